@@ -1,0 +1,1 @@
+"""barter_jax: training that keeps a Transformer physically small from the first step."""
