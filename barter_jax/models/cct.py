@@ -7,6 +7,7 @@ image gives 256 tokens (Hassani et al., 2021).
 from __future__ import annotations
 
 import dataclasses
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp

@@ -148,7 +148,7 @@ def drop_path_rates(layers: int, highest: float) -> tuple[float, ...]:
 
 
 def fan_in_uniform(key: jax.Array, shape: tuple[int, ...], dtype=jnp.float32) -> jax.Array:
-    """Uniform in +-1/sqrt(fan-in), the usual start of a patch embedding (kernel `[..., in, out]`)."""
+    """Uniform in +-1/sqrt(fan-in), as patch embeddings usually start; kernel `[..., in, out]`."""
     bound = 1 / math.sqrt(math.prod(shape[:-1]))
     return jax.random.uniform(key, shape, dtype, -bound, bound)
 
