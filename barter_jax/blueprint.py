@@ -1,0 +1,235 @@
+"""Everything that follows from a config and the size of its data, before the first step.
+
+`describe` prints it and the training loop runs it, so what is printed is what is run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ml_collections import config_dict
+
+from barter_jax import models
+from barter_jax.core import accounting
+from barter_jax.core.accounting import Dimensions
+from barter_jax.core.barter import Barter
+from barter_jax.core.schedule import PlannedUpdate, default_transfers, plan_updates
+from barter_jax.core.topology import UNITS, Budget, Topology, pad, spread_evenly
+from barter_jax.data import pipeline, sources
+from barter_jax.errors import UserError
+
+# Methods that never change the topology.
+FIXED = ("static", "dense")
+
+
+@dataclasses.dataclass(frozen=True)
+class Blueprint:
+    """A run before its first step.
+
+    Attributes:
+      model: the dense model's sizes.
+      image_size: side of the images in pixels.
+      num_classes: classes.
+      num_train: training images, without those held out.
+      dims: the numbers that costs depend on.
+      initial: the starting topology.
+      caps: the most units each layer may have.
+      transfers: units to move over the whole run.
+      schedule: the planned updates.
+      steps_per_epoch: optimizer steps that count as one epoch.
+      total_steps: optimizer steps of the run.
+      eval_every_steps: steps between evaluations.
+      checkpoint_every_steps: steps between checkpoints.
+      bucket: physical counts are multiples of this.
+    """
+
+    model: models.ModelConfig
+    image_size: int
+    num_classes: int
+    num_train: int
+    dims: Dimensions
+    initial: Topology
+    caps: Topology
+    transfers: Budget
+    schedule: tuple[PlannedUpdate, ...]
+    steps_per_epoch: int
+    total_steps: int
+    eval_every_steps: int
+    checkpoint_every_steps: int
+    bucket: Budget
+
+    @property
+    def physical(self) -> Topology:
+        """The padded counts of the starting topology."""
+        return pad(self.initial, self.bucket)
+
+    @property
+    def shapes_at_most(self) -> int:
+        """How many different padded topologies the run can come to."""
+        return 1 + len(self.schedule)
+
+
+def data_sizes(config: config_dict.ConfigDict) -> tuple[int, int]:
+    """Classes and training images: as the config states them, else as the data has them.
+
+    Raises:
+      UserError: they are not stated and the data cannot be read.
+    """
+    data = config.data
+    if data.num_classes is not None and data.num_train is not None:
+        return data.num_classes, data.num_train
+    # No image is decoded for this.
+    dataset = load_data(config, cache_mb=0)
+    return len(dataset.class_names), len(dataset.train)
+
+
+def load_data(config: config_dict.ConfigDict, cache_mb: float) -> sources.ImageDataset:
+    """The data set a config names. `cache_mb=0` decodes no image ahead."""
+    return sources.load(
+        config.data.name,
+        dir=config.data.dir or None,
+        image_size=config.data.image_size,
+        validation_fraction=config.data.validation_fraction,
+        seed=config.seed,
+        resize=config.data.resize,
+        cache_mb=cache_mb,
+    )
+
+
+def check_data(
+    config: config_dict.ConfigDict, blueprint: Blueprint, dataset: sources.ImageDataset
+) -> None:
+    """Checks that loaded data is what the blueprint was made for.
+
+    Raises:
+      UserError: `data.num_classes` or `data.num_train` state other sizes.
+    """
+    found = {"num_classes": len(dataset.class_names), "num_train": len(dataset.train)}
+    for field, value in found.items():
+        if value != getattr(blueprint, field):
+            raise UserError(
+                f"config.data.{field} is {config.data[field]}, but the data has {value}: "
+                "set it to that, or leave it out"
+            )
+
+
+def make(config: config_dict.ConfigDict, num_classes: int, num_train: int) -> Blueprint:
+    """Works out a run from a validated config.
+
+    Args:
+      config: see `barter_jax.config`.
+      num_classes: classes of the data.
+      num_train: its training images.
+
+    Raises:
+      UserError: fields do not go together; the line names them.
+    """
+    model = model_config(config)
+    image_size = config.data.image_size
+    model.check(image_size)
+    dims = model.dimensions(image_size, num_classes)
+    initial = _initial_topology(config, dims)
+    caps = _caps(config, dims, initial)
+    transfers = _transfers(config, initial.budget)
+    steps_per_epoch = pipeline.steps_per_epoch(
+        num_train, config.train.batch_size, config.train.passes_per_epoch
+    )
+    if steps_per_epoch < 1 or config.train.batch_size > num_train:
+        raise UserError(
+            f"config.train.batch_size={config.train.batch_size} is larger than the {num_train} "
+            "training images: lower it"
+        )
+    total_steps = config.train.steps or config.train.epochs * steps_per_epoch
+    every = config.train.eval_every_steps or steps_per_epoch
+    return Blueprint(
+        model=model,
+        image_size=image_size,
+        num_classes=num_classes,
+        num_train=num_train,
+        dims=dims,
+        initial=initial,
+        caps=caps,
+        transfers=transfers,
+        schedule=plan_updates(
+            total_steps,
+            config.topology.updates,
+            config.topology.start_fraction,
+            config.topology.end_fraction,
+            transfers,
+        ),
+        steps_per_epoch=steps_per_epoch,
+        total_steps=total_steps,
+        eval_every_steps=every,
+        checkpoint_every_steps=config.checkpoint.every_steps or every,
+        bucket=Budget(config.bucket.heads, config.bucket.channels),
+    )
+
+
+def make_barter(config: config_dict.ConfigDict, blueprint: Blueprint) -> Barter:
+    """The method as the config wants it."""
+    return Barter(
+        units=models.units(blueprint.model),
+        schedule=blueprint.schedule,
+        caps=blueprint.caps,
+        rule="static" if config.method in FIXED else config.method,
+        decay=config.scores.decay,
+        pruning=config.scores.pruning,
+        growth=config.scores.growth,
+        priority=config.scores.priority,
+        min_units=config.topology.min_units,
+        min_age=config.topology.min_age,
+        share=config.topology.share,
+        noise=config.topology.noise,
+        moments=config.topology.moments,
+        warmup_steps=config.topology.warmup_steps,
+        bucket=blueprint.bucket,
+        seed=config.seed,
+    )
+
+
+def model_config(config: config_dict.ConfigDict) -> models.ModelConfig:
+    """The model section as the dataclass of its model."""
+    fields = config.model.to_dict()
+    return models.MODELS[fields.pop("name")](**fields)
+
+
+def _initial_topology(config: config_dict.ConfigDict, dims: Dimensions) -> Topology:
+    if config.method == "dense":
+        return dims.dense
+    budget = accounting.compact_budget(dims, config.density)
+    need = dims.layers * config.topology.min_units
+    for unit in UNITS:
+        if budget.of(unit) < need:
+            lowest = accounting.lowest_density(dims, config.topology.min_units)
+            raise UserError(
+                f"config.density={config.density:g} leaves {budget.of(unit)} {unit} for "
+                f"{dims.layers} layers that need {config.topology.min_units} each: "
+                f"use at least {lowest:g}"
+            )
+    return spread_evenly(budget, dims.layers, config.topology.extra)
+
+
+def _caps(config: config_dict.ConfigDict, dims: Dimensions, initial: Topology) -> Topology:
+    caps = {}
+    for unit in UNITS:
+        cap = config.topology[f"max_{unit}"] or getattr(dims, unit)
+        if cap < max(initial.of(unit)):
+            raise UserError(
+                f"config.topology.max_{unit}={cap} is below the {max(initial.of(unit))} {unit} "
+                "that a layer starts with: raise it or lower config.density"
+            )
+        caps[unit] = (cap,) * dims.layers
+    return Topology(**caps)
+
+
+def _transfers(config: config_dict.ConfigDict, budget: Budget) -> Budget:
+    if config.method in FIXED:
+        return Budget(0, 0)
+    default = default_transfers(budget, config.topology.transfer_multiplier)
+    given = (config.topology.total_heads, config.topology.total_channels)
+    return Budget(
+        *(
+            value if value is not None else default.of(unit)
+            for unit, value in zip(UNITS, given, strict=True)
+        )
+    )

@@ -1,0 +1,61 @@
+"""Decoding a data set once, into memory."""
+
+import os
+import time
+from collections.abc import Mapping
+from concurrent import futures
+
+import numpy as np
+from absl import logging
+
+from barter_jax.data.dataset import ArraySource, ImageSource
+
+_CHUNK = 256
+_MAX_THREADS = 16
+_SECONDS_BETWEEN_LOGS = 5.0
+
+
+def cache_if_fits(
+    sources: Mapping[str, ImageSource], image_size: int, cache_mb: float
+) -> dict[str, ImageSource]:
+    """Returns the sources in memory if together they fit in `cache_mb` MiB, else as they are."""
+    size = sum(map(len, sources.values())) * image_size**2 * 3
+    if size > cache_mb * 2**20:
+        logging.info(
+            "the decoded images take %.0f MiB, more than data.cache_mb=%g: decoding them as they "
+            "are needed",
+            size / 2**20,
+            cache_mb,
+        )
+        return dict(sources)
+    return {name: decode_all(source, image_size) for name, source in sources.items()}
+
+
+def decode_all(source: ImageSource, image_size: int) -> ArraySource:
+    """Reads every image of a source, with a few threads, into one array.
+
+    Args:
+        source: images of [image_size, image_size, 3].
+
+    Raises:
+        What the source raises for its first unreadable image.
+    """
+    images = np.empty((len(source), image_size, image_size, 3), np.uint8)
+
+    def fill(start: int) -> None:
+        for index in range(start, min(start + _CHUNK, len(source))):
+            images[index] = source[index]["image"]
+
+    logged = time.monotonic()
+    pool = futures.ThreadPoolExecutor(min(os.cpu_count() or 1, _MAX_THREADS))
+    try:
+        starts = range(0, len(source), _CHUNK)
+        # Waiting in order makes the first unreadable image the one that is reported.
+        for start, done in zip(starts, [pool.submit(fill, start) for start in starts], strict=True):
+            done.result()
+            if time.monotonic() - logged > _SECONDS_BETWEEN_LOGS:
+                logged = time.monotonic()
+                logging.info("decoded %d of %d images", start + _CHUNK, len(source))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return ArraySource(images, source.labels)

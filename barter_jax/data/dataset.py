@@ -1,0 +1,89 @@
+"""What a data set is to the rest of the project: three random-access sources and class names."""
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+Item = dict[str, np.ndarray]
+
+
+class ImageSource(abc.ABC):
+    """Labelled images of one size, in a fixed order; what grain calls a random-access source.
+
+    `labels` holds all labels (int32 [N]) and is known without decoding an image. Reading is
+    thread-safe and gives the same item every time.
+    """
+
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @abc.abstractmethod
+    def __getitem__(self, index: int) -> Item:
+        """Returns {"image": uint8 [H, W, 3], "label": int32 scalar}; IndexError past the end."""
+
+    def read(self, indices: Sequence[int] | np.ndarray) -> Item:
+        """Returns {"image": uint8 [n, H, W, 3], "label": int32 [n]} for n >= 1 indices."""
+        return stack_items([self[int(index)] for index in indices])
+
+
+class ArraySource(ImageSource):
+    """Images that are already in memory."""
+
+    def __init__(self, images: np.ndarray, labels: np.ndarray):
+        """Wraps images (uint8 [N, H, W, 3], not copied) and labels (integers [N]).
+
+        Raises:
+            ValueError: for another dtype, rank or a different number of images and labels.
+        """
+        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] != 3:
+            raise ValueError(f"images are {images.dtype} {images.shape}, not uint8 [N, H, W, 3]")
+        if labels.shape != images.shape[:1]:
+            raise ValueError(f"{images.shape[0]} images but labels of shape {labels.shape}")
+        # Items are views of this array: writing to one would corrupt every later epoch.
+        self.images = images.view()
+        self.images.flags.writeable = False
+        self.labels = labels.astype(np.int32)
+
+    def __getitem__(self, index: int) -> Item:
+        return {"image": self.images[index], "label": self.labels[index]}
+
+    def read(self, indices: Sequence[int] | np.ndarray) -> Item:
+        indices = np.asarray(indices)
+        return {"image": self.images[indices], "label": self.labels[indices]}
+
+
+class Subset(ImageSource):
+    """Some images of another source, by index; nothing is copied."""
+
+    def __init__(self, source: ImageSource, indices: np.ndarray):
+        self._source = source
+        self._indices = np.asarray(indices, dtype=np.int64)
+        self.labels = source.labels[self._indices]
+
+    def __getitem__(self, index: int) -> Item:
+        return self._source[int(self._indices[index])]
+
+    def read(self, indices: Sequence[int] | np.ndarray) -> Item:
+        return self._source.read(self._indices[np.asarray(indices)])
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageDataset:
+    """The three splits of a data set, pairwise disjoint, and the name of each label."""
+
+    train: ImageSource
+    validation: ImageSource
+    test: ImageSource
+    class_names: tuple[str, ...]
+
+
+def stack_items(items: Sequence[Item]) -> Item:
+    """Stacks n >= 1 items into {"image": uint8 [n, H, W, 3], "label": int32 [n]}."""
+    return {
+        "image": np.stack([item["image"] for item in items]),
+        "label": np.array([item["label"] for item in items], dtype=np.int32),
+    }

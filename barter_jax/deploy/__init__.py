@@ -1,0 +1,1 @@
+"""Compact models outside of training: loading, and evaluation of what is deployed."""

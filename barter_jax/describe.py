@@ -1,0 +1,96 @@
+"""Describes a run without training: budgets, per-layer counts, planned updates, size and cost.
+
+python -m barter_jax.describe --config=configs/paper/cct_cifar100.py --config.density=0.1
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from absl import flags
+from ml_collections import config_dict
+
+from barter_jax import blueprint, cli
+from barter_jax.blueprint import Blueprint
+from barter_jax.core import accounting
+from barter_jax.core.topology import UNITS, Topology
+
+JSON = flags.DEFINE_bool("json", False, "Print one JSON document on stdout.")
+
+
+def describe(config: config_dict.ConfigDict, plan: Blueprint) -> dict[str, Any]:
+    """The document that `--json` prints.
+
+    GFLOPs are per image of one training step: forward and backward, in the paper's counting.
+    """
+    return {
+        "model": config.model.name,
+        "method": config.method,
+        "density": config.density,
+        "budget": _both(plan.initial.budget),
+        "transfers": _both(plan.transfers),
+        "initial": plan.initial.to_json(),
+        "caps": plan.caps.to_json(),
+        **_cost(plan, plan.initial),
+        "dense": _cost(plan, plan.dims.dense),
+        "steps": plan.total_steps,
+        "steps_per_epoch": plan.steps_per_epoch,
+        "updates": [
+            {"step": u.step, "heads": u.heads, "channels": u.channels} for u in plan.schedule
+        ],
+        "bucket": _both(plan.bucket),
+        "padded": plan.physical.to_json(),
+        "shapes_at_most": plan.shapes_at_most,
+    }
+
+
+def _both(budget) -> dict[str, int]:
+    return {unit: budget.of(unit) for unit in UNITS}
+
+
+def _cost(plan: Blueprint, topology: Topology) -> dict[str, float]:
+    return {
+        "parameters": accounting.parameters(plan.dims, topology),
+        "training_gflops_per_image": accounting.training_flops(plan.dims, topology) / 1e9,
+    }
+
+
+def render(doc: dict[str, Any]) -> str:
+    """The document as text for a person."""
+    dense = doc["dense"]
+    share = doc["parameters"] / dense["parameters"]
+    gflops, dense_gflops = doc["training_gflops_per_image"], dense["training_gflops_per_image"]
+    lines = [
+        f"{doc['model']}, method {doc['method']}, density {doc['density']:g}",
+        f"  parameters       {doc['parameters']:>12,}   {share:.1%} of {dense['parameters']:,}",
+        f"  GFLOPs per image {gflops:>12.4f}   {dense_gflops / gflops:.2f}x less than "
+        f"{dense_gflops:.4f} (forward and backward)",
+        f"  steps            {doc['steps']:>12,}   {doc['steps_per_epoch']} an epoch",
+        f"  compiled shapes  {doc['shapes_at_most']:>12}   at most",
+        "",
+        "             budget   to move   per layer at the start (in tensors)",
+    ]
+    for unit in UNITS:
+        initial, padded = doc["initial"][unit], doc["padded"][unit]
+        layers = " ".join(
+            f"{n}" if n == p else f"{n}({p})" for n, p in zip(initial, padded, strict=True)
+        )
+        lines.append(f"  {unit:<9}{doc['budget'][unit]:>8}{doc['transfers'][unit]:>10}   {layers}")
+    lines += ["", f"  {len(doc['updates'])} topology updates planned"]
+    if doc["updates"]:
+        lines.append("      step   heads  channels")
+        lines += [f"  {u['step']:>8}{u['heads']:>8}{u['channels']:>10}" for u in doc["updates"]]
+    return "\n".join(lines)
+
+
+def main(config: config_dict.ConfigDict) -> None:
+    plan = blueprint.make(config, *blueprint.data_sizes(config))
+    document = describe(config, plan)
+    if JSON.value:
+        cli.print_json(document)
+    else:
+        print(render(document))
+
+
+if __name__ == "__main__":
+    cli.run(main)

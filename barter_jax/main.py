@@ -1,0 +1,40 @@
+"""Trains a compact Transformer, or resumes what the work directory holds.
+
+    python -m barter_jax.main --config=configs/vit_tiny.py --workdir=runs/mine \\
+        --config.density=0.2 --config.train.epochs=20
+
+The work directory receives config.json, metrics.jsonl, topology.jsonl, summary.json, checkpoints/,
+model/ (the compact model of the best validation accuracy: barter_jax.load takes its path) and
+tensorboard/. The same command, given again after an interruption, goes on where it stopped and
+gives the same bits. The fields of a config stand, with their meaning, in barter_jax/config.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from absl import flags
+from ml_collections import config_dict
+
+from barter_jax import cli
+from barter_jax.training import loop
+
+WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Directory of the run; by default runs/<name of the config file>."
+)
+OVERWRITE = flags.DEFINE_bool(
+    "overwrite", False, "Start afresh in a work directory that holds another run; removes it."
+)
+
+
+def main(config: config_dict.ConfigDict) -> int:
+    directory = Path(WORKDIR.value or Path("runs") / cli.config_name())
+    try:
+        loop.train(config, directory, OVERWRITE.value)
+    except loop.Stopped as stopped:
+        return stopped.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,239 @@
+"""Checkpoints: compact arrays, topology, data position and everything else a resume needs.
+
+Arrays are stored without padding, so a run may resume with another bucket size. Each array has a
+checksum, because a flipped byte in array data would restore without a word.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from orbax.checkpoint.checkpoint_managers import preservation_policy
+
+from barter_jax.core.barter import Progress
+from barter_jax.core.units import path_names
+from barter_jax.errors import RunError
+
+PyTree = Any
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Best:
+    """The best evaluation so far.
+
+    Attributes:
+      step: where it was, -1 before the first.
+      value: validation accuracy there.
+    """
+
+    step: int = -1
+    value: float = float("-inf")
+
+
+@dataclasses.dataclass(frozen=True)
+class Bookkeeping:
+    """The host's side of a run, stored as JSON beside the arrays.
+
+    Attributes:
+      step: optimizer steps taken.
+      progress: topology and what has moved.
+      data: position of the data iterator.
+      best: best evaluation so far.
+      window: training metrics of the steps since the last log line, a list per name.
+      seconds: wall-clock so far by kind.
+      updates: topology updates so far that moved a unit.
+    """
+
+    step: int
+    progress: Progress
+    data: dict[str, Any]
+    best: Best
+    window: dict[str, list[float]]
+    seconds: dict[str, float]
+    updates: int
+
+    def to_json(self) -> dict[str, Any]:
+        best = dataclasses.asdict(self.best) if self.best.step >= 0 else None
+        return {**vars(self), "progress": self.progress.to_json(), "best": best}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Bookkeeping:
+        return cls(
+            **{
+                **data,
+                "progress": Progress.from_json(data["progress"]),
+                "best": Best(**data["best"]) if data["best"] else Best(),
+            }
+        )
+
+
+class _LatestAndBest(preservation_policy.PreservationPolicy):
+    """Keeps the newest few and the one that holds the best evaluation."""
+
+    def __init__(self, keep: int):
+        self._keep = keep
+        self.best_step = -1
+
+    def should_preserve(self, checkpoints, *, context):
+        newest = len(checkpoints) - self._keep
+        return [i >= newest or info.step == self.best_step for i, info in enumerate(checkpoints)]
+
+
+class Checkpoints:
+    """The checkpoints of one work directory. Saves run in the background.
+
+    Args:
+      directory: created if absent; made absolute, as orbax needs.
+      keep: how many of the latest to keep; the best is kept besides.
+    """
+
+    def __init__(self, directory: Path, keep: int):
+        self._directory = directory.absolute()
+        self._policy = _LatestAndBest(keep)
+        self._manager = ocp.CheckpointManager(
+            self._directory,
+            options=ocp.CheckpointManagerOptions(preservation_policy=self._policy),
+        )
+
+    def latest_step(self) -> int | None:
+        """The newest checkpoint's step, or None.
+
+        Raises:
+          RunError: what lies there is not a complete checkpoint.
+        """
+        step = self._manager.latest_step()
+        if step is None:
+            return None
+        for part in ("arrays", "bookkeeping"):
+            if not (self._directory / str(step) / part).is_dir():
+                raise RunError(
+                    f"{self._directory / str(step)} is not a complete checkpoint: remove it to "
+                    "resume from the one before it"
+                )
+        return step
+
+    def save(self, state: PyTree, bookkeeping: Bookkeeping) -> None:
+        """Starts to save an unpadded state.
+
+        Args:
+          state: arrays that nobody changes any more (numpy copies).
+          bookkeeping: the host's side.
+
+        Raises:
+          RunError: the step is there already, or an earlier save failed.
+        """
+        self._policy.best_step = bookkeeping.best.step
+        arrays = {name: np.asarray(leaf) for name, leaf in named_leaves(state).items()}
+        document = {
+            "format": FORMAT,
+            "checksums": {name: checksum(array) for name, array in arrays.items()},
+            **bookkeeping.to_json(),
+        }
+        saved = self._manager.save(
+            bookkeeping.step,
+            args=ocp.args.Composite(
+                arrays=ocp.args.PyTreeSave(arrays), bookkeeping=ocp.args.JsonSave(document)
+            ),
+        )
+        if not saved:
+            raise RunError(
+                f"{self._directory} holds a checkpoint of step {bookkeeping.step} already"
+            )
+
+    def read_bookkeeping(self, step: int) -> Bookkeeping:
+        """The host's side of a checkpoint: read it first, it holds the topology."""
+        return Bookkeeping.from_json(
+            {k: v for k, v in self._document(step).items() if k not in ("format", "checksums")}
+        )
+
+    def restore(self, step: int, template: PyTree) -> PyTree:
+        """The unpadded state of a checkpoint, as numpy arrays.
+
+        Args:
+          step: an existing checkpoint's.
+          template: shape structs of the state at the checkpoint's topology.
+
+        Raises:
+          RunError: an array is missing, has another shape or dtype, or is damaged.
+        """
+        where = self._directory / str(step)
+        checksums = self._document(step)["checksums"]
+        wanted = named_leaves(template)
+        if set(wanted) != set(checksums):
+            odd = sorted(set(wanted) ^ set(checksums))[0]
+            raise RunError(f"{where} does not fit this model and optimizer: {odd} differs")
+        try:
+            arrays = self._manager.restore(
+                step,
+                args=ocp.args.Composite(
+                    arrays=ocp.args.PyTreeRestore(
+                        restore_args={
+                            name: ocp.RestoreArgs(restore_type=np.ndarray) for name in wanted
+                        }
+                    )
+                ),
+            ).arrays
+        # orbax and tensorstore raise many types for data that cannot be decoded.
+        except Exception as error:
+            raise RunError(
+                f"{where} is damaged: remove it to resume from the one before"
+            ) from error
+        for name, leaf in wanted.items():
+            array = np.asarray(arrays[name])
+            if array.shape != leaf.shape or array.dtype != leaf.dtype:
+                raise RunError(
+                    f"{where}: {name} is {array.dtype}{list(array.shape)}, "
+                    f"expected {leaf.dtype}{list(leaf.shape)}"
+                )
+            if checksum(array) != checksums[name]:
+                raise RunError(
+                    f"{where} is damaged: the checksum of {name} does not match; remove it to "
+                    "resume from the one before"
+                )
+        return jax.tree.unflatten(
+            jax.tree.structure(template), [np.asarray(arrays[name]) for name in wanted]
+        )
+
+    def wait(self) -> None:
+        """Waits for saves that are under way."""
+        self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Waits for saves and stops the background threads."""
+        self._manager.close()
+
+    def _document(self, step: int) -> dict[str, Any]:
+        where = self._directory / str(step)
+        try:
+            document = self._manager.restore(
+                step, args=ocp.args.Composite(bookkeeping=ocp.args.JsonRestore())
+            ).bookkeeping
+        except Exception as error:
+            raise RunError(
+                f"{where} is damaged: remove it to resume from the one before"
+            ) from error
+        if document.get("format") != FORMAT:
+            raise RunError(
+                f"{where} has format {document.get('format')}, this version reads {FORMAT}"
+            )
+        return document
+
+
+def named_leaves(tree: PyTree) -> dict[str, Any]:
+    """Leaves by their dotted path, in the order of the tree."""
+    return {
+        ".".join(path_names(path)): leaf
+        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+    }
+
+
+def checksum(array: np.ndarray) -> int:
+    """CRC-32 of an array's bytes."""
+    return zlib.crc32(np.ascontiguousarray(array).tobytes())

@@ -1,0 +1,40 @@
+"""Where a run's wall-clock goes."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+
+KINDS = ("compile", "update", "evaluation", "checkpoint", "data", "step")
+
+
+class Clock:
+    """Adds up seconds by kind; whatever is not named otherwise is `step`.
+
+    Args:
+      before: seconds of the processes that ran the earlier part of a resumed run.
+    """
+
+    def __init__(self, before: Mapping[str, float]):
+        self._seconds = {kind: float(before.get(kind, 0.0)) for kind in KINDS}
+        self._since = time.perf_counter()
+
+    @contextlib.contextmanager
+    def charge(self, kind: str) -> Iterator[None]:
+        """Charges the time inside to `kind`, and the time up to here to `step`. Does not nest."""
+        self._flush("step")
+        try:
+            yield
+        finally:
+            self._flush(kind)
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds so far by kind."""
+        self._flush("step")
+        return dict(self._seconds)
+
+    def _flush(self, kind: str) -> None:
+        now = time.perf_counter()
+        self._seconds[kind] += now - self._since
+        self._since = now

@@ -1,0 +1,80 @@
+"""What a person sees of a run: a progress bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Mapping
+
+from tqdm import tqdm
+
+from barter_jax.core.topology import UNITS, Topology
+
+log = logging.getLogger("barter_jax")
+
+
+class Console:
+    """Reports progress on stderr.
+
+    Args:
+      total: steps of the whole run.
+      done: steps done before this process.
+      terminal: whether to draw a bar; by default, whether stderr is a terminal.
+    """
+
+    def __init__(self, total: int, done: int, terminal: bool | None = None):
+        self._total, self._done = total, done
+        self._start = time.perf_counter()
+        terminal = sys.stderr.isatty() if terminal is None else terminal
+        self._bar = (
+            tqdm(total=total, initial=done, unit="step", dynamic_ncols=True) if terminal else None
+        )
+
+    def advance(self) -> None:
+        """One step is done."""
+        if self._bar is not None:
+            self._bar.update()
+
+    def train(self, step: int, values: Mapping[str, float], topology: Topology) -> None:
+        """A line of training metrics."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(
+                f"loss {values['loss']:.4f} acc {values['accuracy']:.3f} "
+                f"{values['images_per_second']:.0f} img/s {counts(topology)}"
+            )
+        else:
+            self.say(
+                f"step {step}/{self._total}  loss {values['loss']:.4f}  "
+                f"acc {values['accuracy']:.4f}  {values['images_per_second']:.0f} img/s  "
+                f"{counts(topology)}  {self._left(step)} left"
+            )
+
+    def say(self, text: str) -> None:
+        """A line of its own, above the bar where there is one."""
+        if self._bar is not None:
+            self._bar.write(text, file=sys.stderr)
+        else:
+            log.info("%s", text)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def _left(self, step: int) -> str:
+        done = max(step - self._done, 1)
+        seconds = (time.perf_counter() - self._start) * (self._total - step) / done
+        return duration(seconds)
+
+
+def counts(topology: Topology) -> str:
+    """Units per layer, as in `heads 1 2 2  channels 58 58 59`."""
+    return "  ".join(f"{unit} {' '.join(map(str, topology.of(unit)))}" for unit in UNITS)
+
+
+def duration(seconds: float) -> str:
+    """`1h02m`, `3m05s` or `12s`."""
+    seconds = round(seconds)
+    if seconds >= 3600:
+        return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
+    return f"{seconds // 60}m{seconds % 60:02d}s" if seconds >= 60 else f"{seconds}s"

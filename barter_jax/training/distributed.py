@@ -1,0 +1,66 @@
+"""Where arrays live: batches are split over the local devices, everything else is on each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from barter_jax.errors import UserError
+
+PyTree = Any
+
+
+class Placement:
+    """Data parallelism over the devices of this process.
+
+    Args:
+      batch_sizes: config field name to batch size; each must split over the devices.
+      devices: defaults to all local devices.
+
+    Raises:
+      UserError: a batch size does not.
+    """
+
+    def __init__(self, batch_sizes: dict[str, int], devices: list[jax.Device] | None = None):
+        devices = devices or jax.local_devices()
+        for field, size in batch_sizes.items():
+            if size % len(devices):
+                raise UserError(
+                    f"config.{field}={size} does not split evenly over {len(devices)} devices: "
+                    f"use a multiple of {len(devices)}"
+                )
+        mesh = Mesh(np.array(devices), ("data",))
+        self.everywhere = NamedSharding(mesh, PartitionSpec())
+        self.split = NamedSharding(mesh, PartitionSpec("data"))
+
+    def replicate(self, tree: PyTree) -> PyTree:
+        """The tree on every device; arrays that are there already are not moved.
+
+        The result may be donated: where a device array shares memory with a numpy array, JAX does
+        not write into it.
+        """
+        return jax.tree.map(
+            lambda x: (
+                x
+                if isinstance(x, jax.Array) and x.sharding == self.everywhere
+                else jax.device_put(x, self.everywhere)
+            ),
+            tree,
+        )
+
+    def shard(self, batch: PyTree) -> PyTree:
+        """The batch, its leading axis split over the devices."""
+        return jax.device_put(batch, self.split)
+
+    def abstract_state(self, tree: PyTree) -> PyTree:
+        """Shape structs of a replicated tree."""
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self.everywhere), tree
+        )
+
+    def abstract_batch(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+        """Shape struct of a split batch."""
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=self.split)

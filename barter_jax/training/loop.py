@@ -1,0 +1,502 @@
+"""The run: train, resume, update the topology, evaluate, keep the best as a compact model.
+
+Order of things at step s (s optimizer steps are done): the log line, the evaluation and the
+checkpoint of s describe the state before the topology update of s, which opens step s + 1. A
+resumed run therefore decides it again, from the same scores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import config_dict
+
+from barter_jax import blueprint as blueprint_lib
+from barter_jax.core import accounting
+from barter_jax.core.barter import Decision
+from barter_jax.core.optimizer_state import UnsupportedOptimizerError, check_optimizer
+from barter_jax.core.topology import UNITS
+from barter_jax.data import augment, pipeline
+from barter_jax.deploy import evaluate as deployed
+from barter_jax.deploy import model as compact
+from barter_jax.errors import RunError, UserError
+from barter_jax.training import metrics, optimizer, workdir
+from barter_jax.training import state as state_lib
+from barter_jax.training.checkpoint import Best, Bookkeeping, Checkpoints
+from barter_jax.training.clock import Clock
+from barter_jax.training.compiled import compile_entry
+from barter_jax.training.console import Console, counts, duration
+from barter_jax.training.distributed import Placement
+from barter_jax.training.executables import ExecutableTable
+from barter_jax.training.writers import JsonLines, TensorBoard, write_json
+
+
+class Stopped(Exception):
+    """The run was asked to stop by a signal, and has saved."""
+
+    def __init__(self, number: int):
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.exit_code = 128 + number
+
+
+def train(config: config_dict.ConfigDict, directory: Path, overwrite: bool) -> dict[str, Any]:
+    """Trains, or goes on with what the work directory holds.
+
+    Args:
+      config: a validated config.
+      directory: the work directory.
+      overwrite: start afresh in a directory that holds another run.
+
+    Returns:
+      The summary, as in `summary.json`.
+
+    Raises:
+      UserError: the config, the data and the directory do not go together.
+      RunError: training diverged, or a checkpoint is damaged.
+      Stopped: on SIGINT or SIGTERM, after saving.
+    """
+    workdir.check(directory, config, overwrite)
+    plan = blueprint_lib.make(config, *blueprint_lib.data_sizes(config))
+    barter = blueprint_lib.make_barter(config, plan)
+    tx = optimizer.make(config.optimizer, plan.total_steps)
+    try:
+        check_optimizer(
+            tx, state_lib.abstract(plan, tx, plan.initial).params, barter.units, barter.moments
+        )
+    except UnsupportedOptimizerError as error:
+        raise UserError(f"config.optimizer.name={config.optimizer.name}: {error}") from error
+    placement = Placement(
+        {
+            "train.batch_size": config.train.batch_size,
+            "train.eval_batch_size": config.train.eval_batch_size,
+        }
+    )
+    dataset = blueprint_lib.load_data(config, config.data.cache_mb)
+    blueprint_lib.check_data(config, plan, dataset)
+    with workdir.claimed(directory, config, overwrite):
+        run = Run(config, directory, plan, barter, tx, placement, dataset)
+        with contextlib.closing(run), stop_signals() as stop:
+            return run.run(stop)
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """Collects SIGINT and SIGTERM in a list instead of dying; a second one dies as usual."""
+    received: list[int] = []
+    before = {}
+
+    def note(number, _):
+        received.append(number)
+        signal.signal(number, before[number])
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before[number] = signal.signal(number, note)
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Run:
+    """One run in one process: device state, host bookkeeping and what it writes."""
+
+    def __init__(self, config, directory, plan, barter, tx, placement, dataset):
+        self.config, self.directory, self.plan = config, directory, plan
+        self.barter, self.tx, self.placement, self.dataset = barter, tx, placement, dataset
+        self.table = ExecutableTable(
+            functools.partial(
+                compile_entry,
+                config=config,
+                blueprint=plan,
+                barter=barter,
+                tx=tx,
+                placement=placement,
+            ),
+            config.executables.capacity,
+        )
+        self.data = pipeline.train_batches(
+            dataset.train,
+            batch_size=config.train.batch_size,
+            seed=config.seed,
+            num_threads=config.data.threads,
+            prefetch=2 * config.data.threads,
+        )
+        self.checkpoints = Checkpoints(directory / "checkpoints", config.checkpoint.keep)
+        self._start_or_resume()
+        resumed_at = self.step
+        self.metrics = JsonLines(directory / "metrics.jsonl", resumed_at)
+        # The update of the step resumed at is made, and written, again.
+        self.topology_log = JsonLines(directory / "topology.jsonl", resumed_at - 1)
+        self.tensorboard = TensorBoard(
+            directory / "tensorboard", config.log.tensorboard, resumed_at + 1
+        )
+        self.console = Console(plan.total_steps, resumed_at)
+        self._resumed_at = resumed_at
+        self._logged_at = self.clock.seconds()["step"]
+        self._logged_steps = 0
+
+        root = jax.random.key(config.seed)
+        self.train_key = placement.replicate(jax.random.fold_in(root, 1))
+        self.augment_key = placement.replicate(jax.random.fold_in(root, 2))
+        self.augmentation = augment.Augmentation(
+            mean=tuple(config.data.mean),
+            std=tuple(config.data.std),
+            flip=config.data.flip,
+            crop_padding=config.data.crop_padding,
+            label_smoothing=config.data.label_smoothing,
+            num_classes=plan.num_classes,
+        )
+        self.prepare_train = jax.jit(
+            lambda key, step, images, labels: augment.prepare_train(
+                jax.random.fold_in(key, step), images, labels, self.augmentation
+            ),
+            out_shardings=placement.split,
+        )
+        self.prepare_eval = jax.jit(
+            lambda images: augment.prepare_eval(images, self.augmentation),
+            out_shardings=placement.split,
+        )
+
+    def _start_or_resume(self) -> None:
+        latest = self.checkpoints.latest_step()
+        if latest is None:
+            state, self.progress = state_lib.initial(
+                self.plan, self.barter, self.tx, self.config.seed
+            )
+            self.step, self.best, self.updates = 0, Best(), 0
+            self.window: list[dict[str, Any]] = []
+            seconds: dict[str, float] = {}
+        else:
+            books = self.checkpoints.read_bookkeeping(latest)
+            self.step, self.progress, self.best = books.step, books.progress, books.best
+            self.updates = books.updates
+            names = list(books.window)
+            self.window = [
+                dict(zip(names, row, strict=True))
+                for row in zip(*books.window.values(), strict=True)
+            ]
+            seconds = books.seconds
+            topology = self.progress.topology
+            state = state_lib.repad(
+                self.checkpoints.restore(latest, state_lib.abstract(self.plan, self.tx, topology)),
+                self.barter,
+                self.tx,
+                topology,
+                self.barter.physical(topology),
+            )
+            self.data.set_state(books.data)
+        self.state = self.placement.replicate(state)
+        self.clock = Clock(seconds)
+
+    # --- the loop --------------------------------------------------------------------------
+
+    def run(self, stop: list[int]) -> dict[str, Any]:
+        """Trains to the end; returns the summary."""
+        total = self.plan.total_steps
+        self._greet()
+        if self.step < total:
+            entry = self._compiled()
+        while self.step < total:
+            if self.barter.due(self.step):
+                self.update_topology()
+                entry = self.table.get(self.barter.physical(self.progress.topology))
+            images, targets = self._next_batch()
+            self.state, values = entry.train(self.state, images, targets, self.train_key)
+            self.step += 1
+            self.window.append(values)
+            self.console.advance()
+            last = self.step == total
+            improved = False
+            if self.step % self.config.log.every_steps == 0 or last:
+                self.log_training()
+            if self.step % self.plan.eval_every_steps == 0 or last:
+                improved = self.evaluate()
+            if self.step % self.plan.checkpoint_every_steps == 0 or improved or last or stop:
+                self.checkpoint()
+            if stop and not last:
+                self.checkpoints.wait()
+                self.console.say(f"saved at step {self.step}; the same command goes on from here")
+                raise Stopped(stop[0])
+        return self.finish()
+
+    def close(self) -> None:
+        """Waits for saves and closes files."""
+        self.console.close()
+        self.data.close()
+        self.checkpoints.close()
+        for writer in (self.metrics, self.topology_log, self.tensorboard):
+            writer.close()
+
+    def _greet(self) -> None:
+        parameters = accounting.parameters(self.plan.dims, self.progress.topology)
+        dense = accounting.parameters(self.plan.dims, self.plan.dims.dense)
+        self.console.say(
+            f"{self.config.model.name}, {self.config.method} at density {self.config.density:g}: "
+            f"{parameters:,} of {dense:,} parameters, {counts(self.progress.topology)}"
+        )
+        self.console.say(
+            f"{len(self.dataset.train):,} training, {len(self.dataset.validation):,} validation "
+            f"and {len(self.dataset.test):,} test images, {len(self.dataset.class_names)} classes; "
+            f"{self.plan.total_steps:,} steps, {len(self.plan.schedule)} topology updates; "
+            f"on {jax.devices()[0].platform} x{jax.local_device_count()}"
+        )
+        if self.step:
+            self.console.say(f"going on from step {self.step} of {self.directory}")
+
+    def _compiled(self):
+        """The compiled steps of the topology now; compiles them where they are not known yet."""
+        physical = self.barter.physical(self.progress.topology)
+        with self.clock.charge("compile"):
+            known = physical in self.table
+            if not known and not len(self.table):
+                self.console.say("compiling the training step ...")
+            entry = self.table.get(physical)
+        return entry
+
+    def _next_batch(self) -> tuple[jax.Array, jax.Array]:
+        with self.clock.charge("data"):
+            batch = self.placement.shard(next(self.data))
+        return self.prepare_train(
+            self.augment_key, np.int32(self.step), batch["image"], batch["label"]
+        )
+
+    # --- topology --------------------------------------------------------------------------
+
+    def update_topology(self) -> None:
+        """Decides on the running scores, resizes everything, switches to the new shapes."""
+        jax.block_until_ready(self.state)
+        before = self.clock.seconds()
+        with self.clock.charge("update"):
+            try:
+                decision = self.barter.decide(self.state.units, self.progress, self.step)
+            except FloatingPointError as error:
+                raise self._diverged(str(error)) from error
+            if decision.plans:
+                resized = self.barter.apply(
+                    decision, self.state.params, self.state.opt_state, self.state.units, self.tx
+                )
+                self.state = self.state._replace(
+                    **dict(
+                        zip(
+                            ("params", "opt_state", "units"),
+                            self.placement.replicate(resized),
+                            strict=True,
+                        )
+                    )
+                )
+                self.updates += 1
+            self.progress = decision.after
+        self._compiled()
+        after = self.clock.seconds()
+        compile_seconds = after["compile"] - before["compile"]
+        stall = compile_seconds + after["update"] - before["update"]
+        for row in topology_rows(decision, self.barter.due(self.step), self.barter):
+            self.topology_log.write(
+                {
+                    **row,
+                    "compile_seconds": round(compile_seconds, 4),
+                    "stall_seconds": round(stall, 4),
+                    "compiled_ahead": False,
+                }
+            )
+        moved = ", ".join(
+            f"{p.amount} {p.unit} from layers {sorted({d for d, _ in p.donors})} to {p.receiver}"
+            for p in decision.plans
+        )
+        self.console.say(
+            f"topology update at step {self.step}: {moved or 'nothing moves'} "
+            f"({counts(self.progress.topology)}; {duration(stall)} stall)"
+        )
+
+    # --- measuring -------------------------------------------------------------------------
+
+    def log_training(self) -> None:
+        """Writes the means over the steps since the last line."""
+        rows = self._window_rows()
+        names = rows[0]
+        values = {name: float(np.mean([row[name] for row in rows])) for name in names}
+        # The window is fetched, so the device has done all of its steps.
+        seconds = self.clock.seconds()["step"]
+        steps = self.step - max(self._resumed_at, self._logged_steps)
+        elapsed = max(seconds - self._logged_at, 1e-9)
+        self._logged_at, self._logged_steps = seconds, self.step
+        self.window = []
+        rate = float(
+            optimizer.learning_rate(self.config.optimizer, self.plan.total_steps)(self.step)
+        )
+        values["learning_rate"] = rate
+        values["images_per_second"] = steps * self.config.train.batch_size / elapsed
+        self._write_metrics("train", values)
+        self.console.train(self.step, values, self.progress.topology)
+
+    def _window_rows(self) -> list[dict[str, float]]:
+        """The training metrics since the last line, on the host."""
+        self.window = [
+            {name: float(value) for name, value in row.items()}
+            for row in jax.device_get(self.window)
+        ]
+        for i, row in enumerate(self.window):
+            if not np.isfinite(row["loss"]):
+                raise self._diverged(
+                    f"the loss is {row['loss']}", self.step - len(self.window) + i + 1
+                )
+        return self.window
+
+    def _diverged(self, why: str, step: int | None = None) -> RunError:
+        return RunError(
+            f"training diverged at step {self.step if step is None else step}: {why}. "
+            "Lower config.optimizer.learning_rate or set config.optimizer.clip_norm"
+        )
+
+    def evaluate(self) -> bool:
+        """Measures on the validation split; keeps the model if it is the best so far."""
+        jax.block_until_ready(self.state)
+        entry = self._compiled()
+        with self.clock.charge("evaluation"):
+            batches = pipeline.eval_batches(
+                self.dataset.validation, self.config.train.eval_batch_size
+            )
+            found = []
+            for batch in batches:
+                batch = self.placement.shard(batch)
+                images = self.prepare_eval(batch["image"])
+                found.append(
+                    entry.evaluate(self.state.params, images, batch["label"], batch["mask"])
+                )
+            values = metrics.summarise(jax.device_get(found))
+            improved = values["accuracy"] > self.best.value
+            if improved:
+                self.best = Best(self.step, values["accuracy"])
+                self._write_model(self._unpadded().params, values)
+        self._write_metrics("validation", values)
+        self.console.say(
+            f"step {self.step}  validation loss {values['loss']:.4f}  accuracy "
+            f"{values['accuracy']:.4f}  macro-F1 {values['macro_f1']:.4f}"
+            f"{'  (best so far)' if improved else ''}"
+        )
+        return improved
+
+    def _write_metrics(self, split: str, values: dict[str, float]) -> None:
+        self.metrics.write({"step": self.step, "split": split, **values})
+        self.tensorboard.write(self.step, split, values)
+
+    # --- saving ----------------------------------------------------------------------------
+
+    def _unpadded(self) -> state_lib.TrainState:
+        """The state without padding, as numpy copies that no later step can touch."""
+        topology = self.progress.topology
+        state = state_lib.repad(self.state, self.barter, self.tx, topology, topology)
+        return jax.tree.map(lambda x: np.array(x, copy=True), state)
+
+    def checkpoint(self) -> None:
+        """Starts to save everything that a resume needs."""
+        jax.block_until_ready(self.state)
+        with self.clock.charge("checkpoint"):
+            rows = self._window_rows()
+            state = self._unpadded()
+        self.checkpoints.save(
+            state,
+            Bookkeeping(
+                step=self.step,
+                progress=self.progress,
+                data=self.data.get_state(),
+                best=self.best,
+                window={name: [row[name] for row in rows] for name in (rows[0] if rows else ())},
+                seconds=self.clock.seconds(),
+                updates=self.updates,
+            ),
+        )
+
+    def _write_model(self, params, values: dict[str, float]) -> None:
+        fields = dataclasses.asdict(self.plan.model)
+        compact.save(
+            self.directory / "model",
+            compact.Card(
+                model=self.config.model.name,
+                model_config=fields,
+                topology=self.progress.topology,
+                labels=tuple(self.dataset.class_names),
+                image_size=self.plan.image_size,
+                mean=tuple(self.config.data.mean),
+                std=tuple(self.config.data.std),
+                step=self.step,
+                metrics=values,
+            ),
+            params,
+        )
+
+    def finish(self) -> dict[str, Any]:
+        """Measures the best model on the test split, from its file, and writes the summary."""
+        self.checkpoints.wait()
+        done = self.directory / "summary.json"
+        if self._resumed_at == self.plan.total_steps and done.exists():
+            self.console.say(f"{self.directory} is finished; nothing is left to do")
+            return json.loads(done.read_text())
+        model = compact.load(self.directory)
+        if model.card.step != self.best.step:
+            raise RunError(
+                f"{self.directory / 'model'} is of step {model.card.step}, the best is of step "
+                f"{self.best.step}: something else wrote there"
+            )
+        with self.clock.charge("evaluation"):
+            test = deployed.evaluate(model, self.dataset.test)
+        self._write_metrics("test", test)
+        summary = self._summary(model, test)
+        write_json(done, summary)
+        self.console.say(
+            f"best at step {self.best.step}: validation accuracy {self.best.value:.4f}, test "
+            f"accuracy {test['accuracy']:.4f}, macro-F1 {test['macro_f1']:.4f}; {model!r} in "
+            f"{self.directory / 'model'}"
+        )
+        return summary
+
+    def _summary(self, model: compact.CompactModel, test: dict[str, float]) -> dict[str, Any]:
+        seconds = {kind: round(value, 3) for kind, value in self.clock.seconds().items()}
+        topology = self.progress.topology
+        return {
+            "steps": self.step,
+            "test": test,
+            "best": {"step": self.best.step, "validation": model.card.metrics},
+            "topology": topology.to_json(),
+            "model_topology": model.topology.to_json(),
+            "parameters": accounting.parameters(self.plan.dims, topology),
+            "training_gflops_per_image": accounting.training_flops(self.plan.dims, topology) / 1e9,
+            "updates": self.updates,
+            "moved": {unit: self.progress.moved.of(unit) for unit in UNITS},
+            "planned": {unit: self.plan.transfers.of(unit) for unit in UNITS},
+            "compiled_shapes": self.table.compiled,
+            "seconds": {**seconds, "total": round(sum(seconds.values()), 3)},
+        }
+
+
+def topology_rows(decision: Decision, update, barter) -> Iterator[dict[str, Any]]:
+    """The lines of `topology.jsonl` for one update: one per unit type that was to move."""
+    plans = {plan.unit: plan for plan in decision.plans}
+    after = decision.after.topology
+    for unit in UNITS:
+        planned = update.amount(unit) + decision.before.carried.of(unit)
+        if not planned:
+            continue
+        plan = plans.get(unit)
+        yield {
+            "step": decision.step,
+            "unit": unit,
+            "planned": planned,
+            "moved": plan.amount if plan else 0,
+            "carried": decision.after.carried.of(unit),
+            "receiver": plan.receiver if plan else None,
+            "donors": [list(donor) for donor in plan.donors] if plan else [],
+            "parents": list(plan.parents) if plan else [],
+            "counts": after.to_json(),
+            "padded": barter.physical(after).to_json(),
+        }
