@@ -1,0 +1,1 @@
+"""Tests of barter_jax.data."""

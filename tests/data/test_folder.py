@@ -1,0 +1,334 @@
+"""Image folders and archives."""
+
+import os
+import threading
+import time
+import zipfile
+from concurrent import futures
+
+import numpy as np
+import pytest
+
+from barter_jax.data import cache, pipeline, sources
+from barter_jax.errors import UserError
+
+from .helpers import animals, encode, noise, numbered, write, write_zip
+
+
+def load(path, **changes):
+    options = {"image_size": 4, "validation_fraction": 0.3, "seed": 0, "resize": False}
+    return sources.load("folder", dir=path, **({"cache_mb": 1} | options | changes))
+
+
+def read(source):
+    return source.read(np.arange(len(source)))
+
+
+def assert_equal(first, second):
+    assert first.class_names == second.class_names
+    for split in ("train", "validation", "test"):
+        a, b = getattr(first, split), getattr(second, split)
+        np.testing.assert_array_equal(a.labels, b.labels)
+        for key, value in read(a).items():
+            np.testing.assert_array_equal(value, read(b)[key])
+
+
+def test_classes_labels_and_pixels(tmp_path):
+    data = load(write(tmp_path, animals()))
+    assert data.class_names == ("cat", "dog")
+    assert sources.class_names("folder", tmp_path) == ("cat", "dog")
+    assert (len(data.train), len(data.validation), len(data.test)) == (5, 2, 2)
+    seen = {}
+    for source in (data.train, data.validation):
+        for index in range(len(source)):
+            item = source[index]
+            assert item["image"].dtype == np.uint8 and item["label"].dtype == np.int32
+            assert item["label"] == source.labels[index]
+            seen[item["image"].tobytes()] = int(item["label"])
+    assert seen == {noise(i).tobytes(): int(i >= 3) for i in range(7)}
+    test = read(data.test)
+    np.testing.assert_array_equal(test["image"], [noise(7), noise(8)])
+    np.testing.assert_array_equal(test["label"], [0, 1])
+
+
+@pytest.mark.parametrize("cache_mb", [0, 1])
+def test_zip_equals_folder(tmp_path, cache_mb):
+    folder = load(write(tmp_path / "folder", animals()), cache_mb=cache_mb)
+    assert_equal(folder, load(write_zip(tmp_path / "a.zip", animals()), cache_mb=cache_mb))
+
+
+def test_eager_equals_lazy(tmp_path):
+    folder = write(tmp_path, animals())
+    eager, lazy = load(folder), load(folder, cache_mb=0)
+    assert_equal(eager, lazy)
+    for file in folder.rglob("*.png"):
+        file.unlink()
+    read(eager.train)
+    with pytest.raises(FileNotFoundError):
+        read(lazy.train)
+
+
+def test_cache_mb_counts_the_decoded_bytes(tmp_path):
+    size = 256  # An image takes 3/16 of a MiB, nine of them 1.6875.
+    files = {name: encode(noise(0, size)) for name in animals()}
+    write(tmp_path, files)
+    changed = write(tmp_path, {"test/dog/a.png": encode(noise(1, size))}) / "test/dog/a.png"
+    eager = load(tmp_path, image_size=size, cache_mb=1.6875)
+    lazy = load(tmp_path, image_size=size, cache_mb=1.6874)
+    changed.write_bytes(encode(noise(2, size)))
+    np.testing.assert_array_equal(eager.test[1]["image"], noise(1, size))
+    np.testing.assert_array_equal(lazy.test[1]["image"], noise(2, size))
+
+
+def test_cached_images_cannot_be_written(tmp_path):
+    image = load(write(tmp_path, animals())).train[0]["image"]
+    with pytest.raises(ValueError, match="read-only"):
+        image[0] = 0
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_one_top_level_folder_and_clutter(tmp_path, archive):
+    clutter = {
+        "__MACOSX/animals/train/cat/._0.png": b"junk",
+        "animals/.DS_Store": b"junk",
+        "animals/readme.txt": b"hello",
+        "animals/train/.cache/x.png": b"junk",
+        "animals/train/cat/.hidden.png": b"junk",
+        "animals/train/cat/Thumbs.db": b"junk",
+        "animals/train/stray.png": b"junk",
+        "readme.txt": b"hello",
+    }
+    files = clutter | {f"animals/{name}": content for name, content in animals().items()}
+    path = write_zip(tmp_path / "a.zip", files) if archive else write(tmp_path / "a", files)
+    assert_equal(load(path), load(write(tmp_path / "plain", animals())))
+
+
+def test_a_zip_made_with_folder_entries(tmp_path):
+    with zipfile.ZipFile(path := tmp_path / "a.zip", "w") as archive:
+        for name in ("train/", "train/cat/", "train/dog/", "test/"):
+            archive.mkdir(name)
+        for name, content in animals().items():
+            archive.writestr(name, content)
+    assert_equal(load(path), load(write(tmp_path / "plain", animals())))
+
+
+def test_extensions_of_any_case_and_folders_within_a_class(tmp_path):
+    files = animals() | {
+        "train/cat/more/3.JPEG": encode(noise(0), "JPEG"),
+        "train/cat/4.Tif": encode(noise(1), "TIFF"),
+        "train/cat/5.WebP": encode(noise(1), "WEBP"),
+        "train/cat/6.pgm": encode(noise(1)[..., 0], "PPM"),
+    }
+    data = load(write(tmp_path, files))
+    assert list(np.bincount([*data.train.labels, *data.validation.labels])) == [7, 4]
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_val_alone_is_the_test_set(tmp_path, archive):
+    files = animals("val")
+    path = write_zip(tmp_path / "a.zip", files) if archive else write(tmp_path / "a", files)
+    assert_equal(load(path), load(write(tmp_path / "plain", animals())))
+
+
+def test_val_beside_test_is_the_validation_split(tmp_path):
+    files = animals() | {"val/dog/x.png": encode(noise(9))}
+    data = load(write(tmp_path, files), validation_fraction=7)
+    assert (len(data.train), len(data.validation), len(data.test)) == (7, 1, 2)
+    np.testing.assert_array_equal(data.validation[0]["image"], noise(9))
+    assert data.validation[0]["label"] == 1
+
+
+def test_a_class_may_be_missing_in_test(tmp_path):
+    files = animals()
+    del files["test/cat/a.png"]
+    np.testing.assert_array_equal(load(write(tmp_path, files)).test.labels, [1])
+
+
+def test_the_seed_decides_the_validation_split(tmp_path):
+    folder = write(tmp_path, animals())
+    held = [load(folder, seed=seed).validation for seed in range(20)]
+    assert len({read(source)["image"].tobytes() for source in held}) > 1
+    first, again = read(load(folder, seed=3).validation), read(held[3])
+    np.testing.assert_array_equal(first["image"], again["image"])
+
+
+def test_links_are_followed_but_not_in_circles(tmp_path):
+    write(tmp_path / "elsewhere", {"0.png": encode(noise(0)), "1.png": encode(noise(1))})
+    folder = write(tmp_path / "data", animals())
+    (folder / "train/emu").symlink_to(tmp_path / "elsewhere")
+    (folder / "train/cat/loop").symlink_to(folder / "train")
+    data = load(folder)
+    assert data.class_names == ("cat", "dog", "emu")
+    assert list(np.bincount([*data.train.labels, *data.validation.labels])) == [3, 4, 2]
+
+
+def test_home_is_expanded(tmp_path, monkeypatch):
+    write(tmp_path, animals())
+    monkeypatch.setenv("HOME", str(tmp_path.parent))
+    assert sources.class_names("folder", f"~/{tmp_path.name}") == ("cat", "dog")
+
+
+def test_lazy_zip_in_many_threads(tmp_path, monkeypatch):
+    class Owned(zipfile.ZipFile):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            self.owner = threading.get_ident()
+
+        def read(self, *args, **options):
+            # Python's reference count of open members is not safe to share.
+            assert self.owner == threading.get_ident()
+            return super().read(*args, **options)
+
+    files = animals() | {f"train/cat/{i:03}.png": encode(noise(i, 16)) for i in range(100, 200)}
+    files = {name: encode(noise(i, 16)) for i, name in enumerate(sorted(files))}
+    path = write_zip(tmp_path / "a.zip", files)
+    monkeypatch.setattr(zipfile, "ZipFile", Owned)
+    source = load(path, image_size=16, cache_mb=0).train
+    expected = read(source)["image"]
+    indices = np.random.default_rng(0).permutation(np.tile(np.arange(len(source)), 5))
+    with futures.ThreadPoolExecutor(8) as pool:
+        for index, item in zip(
+            indices, pool.map(source.__getitem__, map(int, indices)), strict=True
+        ):
+            np.testing.assert_array_equal(item["image"], expected[index])
+
+
+# What is wrong, and what to say about it.
+
+
+@pytest.mark.parametrize(
+    ("remove", "add", "message"),
+    [
+        ("train", {}, r"has no train/ \(found test/\): expected train/<class>/<image>"),
+        ("", {"train/emu/notes.txt": b""}, r"has no images in train/emu/: add some"),
+        ("", {"test/emu/0.png": b""}, r"has test/emu/ but no train/emu/"),
+        ("", {"val/emu/0.png": b""}, r"has val/emu/ but no train/emu/"),
+        ("test", {}, r"has train/ but neither test/ nor val/: expected train/<class>/<image>"),
+        ("test", {"test/cat/a.txt": b""}, r"has no images in test/<class>/"),
+        ("train", {"train/0.png": b""}, r"has no class folders in train/"),
+    ],
+)
+@pytest.mark.parametrize("archive", [False, True])
+def test_wrong_layout(tmp_path, archive, remove, add, message):
+    files = {k: v for k, v in animals().items() if not (remove and k.startswith(remove))} | add
+    path = write_zip(tmp_path / "a.zip", files) if archive else write(tmp_path / "a", files)
+    for call in (load, lambda path: sources.class_names("folder", path)):
+        with pytest.raises(UserError, match=message) as caught:
+            call(path)
+        assert str(caught.value).startswith(f"data.dir={path} ")
+        assert "\n" not in str(caught.value)
+
+
+def test_classes_without_splits(tmp_path):
+    write(tmp_path, {"cat/0.png": b"", "dog/0.png": b""})
+    expected = r"no train/ \(found cat/, dog/\): expected train/<class>/<image> and test/<class>/"
+    with pytest.raises(UserError, match=expected):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["folder", "archive"])
+def test_an_empty_class_folder(tmp_path, kind):
+    if kind == "folder":
+        path = write(tmp_path, animals())
+        (path / "train/emu").mkdir()
+    else:
+        path = write_zip(tmp_path / "a.zip", animals())
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.mkdir("train/emu")
+    with pytest.raises(UserError, match="no images in train/emu/"):
+        load(path)
+
+
+def test_nothing_there(tmp_path):
+    with pytest.raises(UserError, match=r"data\.dir=.*/absent does not exist: set data\.dir to"):
+        load(tmp_path / "absent")
+    for unset in (None, ""):
+        with pytest.raises(UserError, match=r"data\.dir is not set: set data\.dir to"):
+            load(unset)
+
+
+def test_no_archive(tmp_path):
+    (tmp_path / "a.zip").write_bytes(b"no archive")
+    cut = write_zip(tmp_path / "b.zip", animals())
+    cut.write_bytes(cut.read_bytes()[:-30])
+    for path in (tmp_path / "a.zip", cut):
+        with pytest.raises(UserError, match=r"data\.dir=.*zip is a file but no zip archive"):
+            load(path)
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_a_damaged_image_is_named(tmp_path, archive):
+    files = animals() | {"train/dog/2.png": encode(noise(5))[:60], "train/dog/3.png": b"junk"}
+    path = write_zip(tmp_path / "a.zip", files) if archive else write(tmp_path / "a", files)
+    name = f"{path}: train/dog/2.png" if archive else f"{path}/train/dog/2.png"
+    with pytest.raises(UserError) as caught:
+        load(path)
+    assert str(caught.value).startswith(f"{name}: cannot be decoded (")
+
+
+def test_a_damaged_zip_member_is_named(tmp_path):
+    with zipfile.ZipFile(path := tmp_path / "a.zip", "w") as archive:
+        for name, content in animals().items():
+            archive.writestr(name, content)
+    content = path.read_bytes()
+    pixels = animals()["train/dog/1.png"]
+    position = content.index(pixels) + len(pixels) // 2
+    changed = bytes([content[position] ^ 1])
+    path.write_bytes(content[:position] + changed + content[position + 1 :])
+    with pytest.raises(UserError, match=r"a\.zip: train/dog/1\.png: cannot be read \(.*CRC"):
+        load(path)
+
+
+@pytest.mark.parametrize("threads", [0, 3])
+def test_a_damaged_image_met_while_training(tmp_path, threads):
+    files = animals() | {"train/dog/2.png": b"junk"}
+    data = load(write(tmp_path, files), cache_mb=0, validation_fraction=0.2)
+    (train,) = (s for s in (data.train, data.validation) if len(s) > 2)
+    options = {"seed": 0, "num_threads": threads, "prefetch": 2}
+    batches = pipeline.train_batches(train, batch_size=len(train), **options)
+    with pytest.raises(UserError, match=r"/train/dog/2\.png: cannot be decoded") as caught:
+        next(batches)
+    assert type(caught.value) is UserError
+    assert batches.get_state() == {"next_index": 0}
+
+
+@pytest.mark.parametrize("cache_mb", [0, 1])
+def test_the_first_image_of_another_size_is_named(tmp_path, cache_mb):
+    path = write(tmp_path, {name: encode(noise(0, 6)) for name in animals()})
+    with pytest.raises(
+        UserError, match=r"train/cat/0\.png: 6x6 .*data\.image_size=4.*data\.resize"
+    ):
+        load(path, cache_mb=cache_mb)
+    assert load(path, cache_mb=cache_mb, resize=True).train[0]["image"].shape == (4, 4, 3)
+
+
+def test_bad_fraction_is_found_before_decoding(tmp_path):
+    files = animals() | {"train/cat/0.png": b"junk"}
+    with pytest.raises(UserError, match=r"data\.validation_fraction=2"):
+        load(write(tmp_path, files), validation_fraction=2)
+
+
+def test_progress_is_logged_during_long_decoding(monkeypatch):
+    source = numbered(6)
+    monkeypatch.setattr(cache, "_CHUNK", 2)
+    monkeypatch.setattr(cache, "_SECONDS_BETWEEN_LOGS", -1)
+    logged = []
+    monkeypatch.setattr(cache.logging, "info", lambda text, *args: logged.append(text % args))
+    np.testing.assert_array_equal(cache.decode_all(source, 2).images, source.images)
+    assert logged == [f"decoded {n} of 6 images" for n in (2, 4, 6)]
+
+
+def test_the_first_unreadable_image_is_reported_whichever_thread_is_faster(monkeypatch):
+    class Failing:
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            if index < 2:
+                time.sleep(0.05)
+            raise UserError(f"image {index}")
+
+    monkeypatch.setattr(cache, "_CHUNK", 1)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    with pytest.raises(UserError, match="image 0"):
+        cache.decode_all(Failing(), 4)
