@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from absl import app, flags
+from absl import logging as absl_logging
 from ml_collections import config_dict, config_flags
 
 from barter_jax import config as config_lib
@@ -53,7 +54,7 @@ def run_plain(main: Callable[[Sequence[str]], int | None], needs_config: bool = 
     def call(argv: Sequence[str]) -> None:
         # app.run has raised the libraries' verbosity to INFO by now.
         if not flags.FLAGS["verbosity"].present:
-            logging.getLogger("absl").setLevel(logging.WARNING)
+            absl_logging.set_verbosity(absl_logging.WARNING)
         sys.exit(_guard(lambda: main(argv[1:])) or 0)
 
     app.run(call, flags_parser=parse)

@@ -18,6 +18,7 @@ from ml_collections import config_dict
 
 from barter_jax import cli
 from barter_jax.training import loop
+from barter_jax.training.signals import Stopped
 
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "Directory of the run; by default runs/<name of the config file>."
@@ -31,7 +32,7 @@ def main(config: config_dict.ConfigDict) -> int:
     directory = Path(WORKDIR.value or Path("runs") / cli.config_name())
     try:
         loop.train(config, directory, OVERWRITE.value)
-    except loop.Stopped as stopped:
+    except Stopped as stopped:
         return stopped.exit_code
     return 0
 

@@ -12,6 +12,8 @@ def get_config():
     config.data.flip = False  # a mirrored digit is another digit, or none
     config.data.crop_padding = 1
     config.data.label_smoothing = 0.1
+    config.data.mean = (0.3, 0.3, 0.3)
+    config.data.std = (0.37, 0.37, 0.37)
 
     config.model.layers = 4
     config.model.width = 64
@@ -19,11 +21,14 @@ def get_config():
     config.model.head_width = 8
     config.model.channels = 128
     config.model.patch_size = 2
+    config.model.drop_path = 0.0
 
-    config.train.epochs = 60
+    config.train.epochs = 120
     config.train.batch_size = 64
+    config.train.eval_every_steps = 100
 
-    config.optimizer.learning_rate = 2e-3
+    config.optimizer.learning_rate = 3e-3
+    config.optimizer.beta2 = 0.98
 
     config.topology.updates = 8
     # Digits are few and the run is short: move more than the paper's fraction, so that there is

@@ -1,14 +1,16 @@
 """Decoding a data set once, into memory."""
 
+import logging
 import os
 import time
 from collections.abc import Mapping
 from concurrent import futures
 
 import numpy as np
-from absl import logging
 
 from barter_jax.data.dataset import ArraySource, ImageSource
+
+log = logging.getLogger("barter_jax")
 
 _CHUNK = 256
 _MAX_THREADS = 16
@@ -18,10 +20,15 @@ _SECONDS_BETWEEN_LOGS = 5.0
 def cache_if_fits(
     sources: Mapping[str, ImageSource], image_size: int, cache_mb: float
 ) -> dict[str, ImageSource]:
-    """Returns the sources in memory if together they fit in `cache_mb` MiB, else as they are."""
+    """Returns the sources in memory if together they fit in `cache_mb` MiB, else as they are.
+
+    0 asks for no decoding ahead; any other limit that does not suffice is told.
+    """
+    if cache_mb == 0:
+        return dict(sources)
     size = sum(map(len, sources.values())) * image_size**2 * 3
     if size > cache_mb * 2**20:
-        logging.info(
+        log.info(
             "the decoded images take %.0f MiB, more than data.cache_mb=%g: decoding them as they "
             "are needed",
             size / 2**20,
@@ -55,7 +62,7 @@ def decode_all(source: ImageSource, image_size: int) -> ArraySource:
             done.result()
             if time.monotonic() - logged > _SECONDS_BETWEEN_LOGS:
                 logged = time.monotonic()
-                logging.info("decoded %d of %d images", start + _CHUNK, len(source))
+                log.info("decoded %d of %d images", start + _CHUNK, len(source))
     finally:
         pool.shutdown(cancel_futures=True)
     return ArraySource(images, source.labels)

@@ -4,11 +4,11 @@ An image's class is the folder directly under the split's; folders inside it are
 """
 
 import dataclasses
+import logging
 import os
 from collections.abc import Iterable, Mapping
 
 import numpy as np
-from absl import logging
 
 from barter_jax.data.cache import cache_if_fits
 from barter_jax.data.container import Container, open_container
@@ -16,6 +16,8 @@ from barter_jax.data.dataset import ImageDataset, ImageSource, Item, Subset
 from barter_jax.data.images import decode_image
 from barter_jax.data.split import stratified_split
 from barter_jax.errors import UserError
+
+log = logging.getLogger("barter_jax")
 
 EXTENSIONS = (
     ".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm",
@@ -89,7 +91,7 @@ def load(
     sources = cache_if_fits(sources, image_size, cache_mb)
     train = sources["train"]
     if held_out is None:
-        logging.info("val/ is the validation split: data.validation_fraction is not used")
+        log.info("val/ is the validation split: data.validation_fraction is not used")
         validation = sources["validation"]
     else:
         train, validation = (Subset(train, indices) for indices in held_out)
@@ -181,5 +183,5 @@ def _group_images(files: Iterable[str], prefix: str, names: Iterable[str]) -> di
         else:
             outside += 1
     if outside:
-        logging.warning("%d images directly in %s are in no class and left out", outside, prefix)
+        log.warning("%d images directly in %s are in no class and left out", outside, prefix)
     return {name: sorted(members) for name, members in by_class.items()}

@@ -6,8 +6,10 @@ checksum, because a flipped byte in array data would restore without a word.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,12 +138,13 @@ class Checkpoints:
             "checksums": {name: checksum(array) for name, array in arrays.items()},
             **bookkeeping.to_json(),
         }
-        saved = self._manager.save(
-            bookkeeping.step,
-            args=ocp.args.Composite(
-                arrays=ocp.args.PyTreeSave(arrays), bookkeeping=ocp.args.JsonSave(document)
-            ),
-        )
+        with self._failures():
+            saved = self._manager.save(
+                bookkeeping.step,
+                args=ocp.args.Composite(
+                    arrays=ocp.args.PyTreeSave(arrays), bookkeeping=ocp.args.JsonSave(document)
+                ),
+            )
         if not saved:
             raise RunError(
                 f"{self._directory} holds a checkpoint of step {bookkeeping.step} already"
@@ -202,12 +205,25 @@ class Checkpoints:
         )
 
     def wait(self) -> None:
-        """Waits for saves that are under way."""
-        self._manager.wait_until_finished()
+        """Waits for saves that are under way.
+
+        Raises:
+          RunError: one failed.
+        """
+        with self._failures():
+            self._manager.wait_until_finished()
 
     def close(self) -> None:
         """Waits for saves and stops the background threads."""
         self._manager.close()
+
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[None]:
+        """orbax reports a full disk and the like by many types, some of them only later."""
+        try:
+            yield
+        except Exception as error:
+            raise RunError(f"cannot save a checkpoint in {self._directory}: {error}") from error
 
     def _document(self, step: int) -> dict[str, Any]:
         where = self._directory / str(step)

@@ -11,8 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import json
-import signal
-from collections.abc import Iterator
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,11 @@ from ml_collections import config_dict
 
 from barter_jax import blueprint as blueprint_lib
 from barter_jax.core import accounting
-from barter_jax.core.barter import Decision
 from barter_jax.core.optimizer_state import UnsupportedOptimizerError, check_optimizer
-from barter_jax.core.topology import UNITS
-from barter_jax.data import augment, pipeline
 from barter_jax.deploy import evaluate as deployed
 from barter_jax.deploy import model as compact
 from barter_jax.errors import RunError, UserError
-from barter_jax.training import metrics, optimizer, workdir
+from barter_jax.training import metrics, optimizer, records, workdir
 from barter_jax.training import state as state_lib
 from barter_jax.training.checkpoint import Best, Bookkeeping, Checkpoints
 from barter_jax.training.clock import Clock
@@ -37,15 +33,15 @@ from barter_jax.training.compiled import compile_entry
 from barter_jax.training.console import Console, counts, duration
 from barter_jax.training.distributed import Placement
 from barter_jax.training.executables import ExecutableTable
+from barter_jax.training.inputs import Inputs
+from barter_jax.training.signals import Stopped, stop_signals
+from barter_jax.training.state import TrainState
 from barter_jax.training.writers import JsonLines, TensorBoard, write_json
 
+log = logging.getLogger("barter_jax")
 
-class Stopped(Exception):
-    """The run was asked to stop by a signal, and has saved."""
-
-    def __init__(self, number: int):
-        super().__init__(f"stopped by {signal.Signals(number).name}")
-        self.exit_code = 128 + number
+# Written last: a directory that has it holds a finished run.
+SUMMARY = "summary.json"
 
 
 def train(config: config_dict.ConfigDict, directory: Path, overwrite: bool) -> dict[str, Any]:
@@ -65,6 +61,9 @@ def train(config: config_dict.ConfigDict, directory: Path, overwrite: bool) -> d
       Stopped: on SIGINT or SIGTERM, after saving.
     """
     workdir.check(directory, config, overwrite)
+    if (directory / SUMMARY).exists() and not overwrite:
+        log.info("%s is finished; nothing is left to do", directory)
+        return json.loads((directory / SUMMARY).read_text())
     plan = blueprint_lib.make(config, *blueprint_lib.data_sizes(config))
     barter = blueprint_lib.make_barter(config, plan)
     tx = optimizer.make(config.optimizer, plan.total_steps)
@@ -88,25 +87,6 @@ def train(config: config_dict.ConfigDict, directory: Path, overwrite: bool) -> d
             return run.run(stop)
 
 
-@contextlib.contextmanager
-def stop_signals() -> Iterator[list[int]]:
-    """Collects SIGINT and SIGTERM in a list instead of dying; a second one dies as usual."""
-    received: list[int] = []
-    before = {}
-
-    def note(number, _):
-        received.append(number)
-        signal.signal(number, before[number])
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        before[number] = signal.signal(number, note)
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 class Run:
     """One run in one process: device state, host bookkeeping and what it writes."""
 
@@ -124,19 +104,20 @@ class Run:
             ),
             config.executables.capacity,
         )
-        self.data = pipeline.train_batches(
-            dataset.train,
-            batch_size=config.train.batch_size,
-            seed=config.seed,
-            num_threads=config.data.threads,
-            prefetch=2 * config.data.threads,
-        )
+        root = jax.random.key(config.seed)
+        self.train_key = placement.replicate(jax.random.fold_in(root, 1))
+        self.inputs = Inputs(config, dataset, placement, jax.random.fold_in(root, 2))
         self.checkpoints = Checkpoints(directory / "checkpoints", config.checkpoint.keep)
         self._start_or_resume()
         resumed_at = self.step
-        self.metrics = JsonLines(directory / "metrics.jsonl", resumed_at)
+        self.metrics = JsonLines(
+            directory / "metrics.jsonl",
+            lambda row: row["step"] <= resumed_at and row["split"] != "test",
+        )
         # The update of the step resumed at is made, and written, again.
-        self.topology_log = JsonLines(directory / "topology.jsonl", resumed_at - 1)
+        self.topology_log = JsonLines(
+            directory / "topology.jsonl", lambda row: row["step"] < resumed_at
+        )
         self.tensorboard = TensorBoard(
             directory / "tensorboard", config.log.tensorboard, resumed_at + 1
         )
@@ -144,28 +125,6 @@ class Run:
         self._resumed_at = resumed_at
         self._logged_at = self.clock.seconds()["step"]
         self._logged_steps = 0
-
-        root = jax.random.key(config.seed)
-        self.train_key = placement.replicate(jax.random.fold_in(root, 1))
-        self.augment_key = placement.replicate(jax.random.fold_in(root, 2))
-        self.augmentation = augment.Augmentation(
-            mean=tuple(config.data.mean),
-            std=tuple(config.data.std),
-            flip=config.data.flip,
-            crop_padding=config.data.crop_padding,
-            label_smoothing=config.data.label_smoothing,
-            num_classes=plan.num_classes,
-        )
-        self.prepare_train = jax.jit(
-            lambda key, step, images, labels: augment.prepare_train(
-                jax.random.fold_in(key, step), images, labels, self.augmentation
-            ),
-            out_shardings=placement.split,
-        )
-        self.prepare_eval = jax.jit(
-            lambda images: augment.prepare_eval(images, self.augmentation),
-            out_shardings=placement.split,
-        )
 
     def _start_or_resume(self) -> None:
         latest = self.checkpoints.latest_step()
@@ -194,7 +153,7 @@ class Run:
                 topology,
                 self.barter.physical(topology),
             )
-            self.data.set_state(books.data)
+            self.inputs.set_state(books.data)
         self.state = self.placement.replicate(state)
         self.clock = Clock(seconds)
 
@@ -210,7 +169,9 @@ class Run:
             if self.barter.due(self.step):
                 self.update_topology()
                 entry = self.table.get(self.barter.physical(self.progress.topology))
-            images, targets = self._next_batch()
+            with self.clock.charge("data"):
+                batch = self.inputs.next()
+            images, targets = self.inputs.prepare(self.step, batch)
             self.state, values = entry.train(self.state, images, targets, self.train_key)
             self.step += 1
             self.window.append(values)
@@ -232,7 +193,7 @@ class Run:
     def close(self) -> None:
         """Waits for saves and closes files."""
         self.console.close()
-        self.data.close()
+        self.inputs.close()
         self.checkpoints.close()
         for writer in (self.metrics, self.topology_log, self.tensorboard):
             writer.close()
@@ -263,13 +224,6 @@ class Run:
             entry = self.table.get(physical)
         return entry
 
-    def _next_batch(self) -> tuple[jax.Array, jax.Array]:
-        with self.clock.charge("data"):
-            batch = self.placement.shard(next(self.data))
-        return self.prepare_train(
-            self.augment_key, np.int32(self.step), batch["image"], batch["label"]
-        )
-
     # --- topology --------------------------------------------------------------------------
 
     def update_topology(self) -> None:
@@ -285,22 +239,14 @@ class Run:
                 resized = self.barter.apply(
                     decision, self.state.params, self.state.opt_state, self.state.units, self.tx
                 )
-                self.state = self.state._replace(
-                    **dict(
-                        zip(
-                            ("params", "opt_state", "units"),
-                            self.placement.replicate(resized),
-                            strict=True,
-                        )
-                    )
-                )
+                self.state = TrainState(self.state.step, *self.placement.replicate(resized))
                 self.updates += 1
             self.progress = decision.after
         self._compiled()
         after = self.clock.seconds()
         compile_seconds = after["compile"] - before["compile"]
         stall = compile_seconds + after["update"] - before["update"]
-        for row in topology_rows(decision, self.barter.due(self.step), self.barter):
+        for row in records.topology_rows(decision, self.barter.due(self.step), self.barter):
             self.topology_log.write(
                 {
                     **row,
@@ -363,16 +309,9 @@ class Run:
         jax.block_until_ready(self.state)
         entry = self._compiled()
         with self.clock.charge("evaluation"):
-            batches = pipeline.eval_batches(
-                self.dataset.validation, self.config.train.eval_batch_size
-            )
-            found = []
-            for batch in batches:
-                batch = self.placement.shard(batch)
-                images = self.prepare_eval(batch["image"])
-                found.append(
-                    entry.evaluate(self.state.params, images, batch["label"], batch["mask"])
-                )
+            found = [
+                entry.evaluate(self.state.params, *batch) for batch in self.inputs.validation()
+            ]
             values = metrics.summarise(jax.device_get(found))
             improved = values["accuracy"] > self.best.value
             if improved:
@@ -392,7 +331,7 @@ class Run:
 
     # --- saving ----------------------------------------------------------------------------
 
-    def _unpadded(self) -> state_lib.TrainState:
+    def _unpadded(self) -> TrainState:
         """The state without padding, as numpy copies that no later step can touch."""
         topology = self.progress.topology
         state = state_lib.repad(self.state, self.barter, self.tx, topology, topology)
@@ -409,7 +348,7 @@ class Run:
             Bookkeeping(
                 step=self.step,
                 progress=self.progress,
-                data=self.data.get_state(),
+                data=self.inputs.get_state(),
                 best=self.best,
                 window={name: [row[name] for row in rows] for name in (rows[0] if rows else ())},
                 seconds=self.clock.seconds(),
@@ -438,10 +377,6 @@ class Run:
     def finish(self) -> dict[str, Any]:
         """Measures the best model on the test split, from its file, and writes the summary."""
         self.checkpoints.wait()
-        done = self.directory / "summary.json"
-        if self._resumed_at == self.plan.total_steps and done.exists():
-            self.console.say(f"{self.directory} is finished; nothing is left to do")
-            return json.loads(done.read_text())
         model = compact.load(self.directory)
         if model.card.step != self.best.step:
             raise RunError(
@@ -451,52 +386,20 @@ class Run:
         with self.clock.charge("evaluation"):
             test = deployed.evaluate(model, self.dataset.test)
         self._write_metrics("test", test)
-        summary = self._summary(model, test)
-        write_json(done, summary)
+        summary = records.summary(
+            self.plan,
+            self.progress,
+            model.card,
+            steps=self.step,
+            test=test,
+            updates=self.updates,
+            compiled_shapes=self.table.compiled,
+            seconds=self.clock.seconds(),
+        )
+        write_json(self.directory / SUMMARY, summary)
         self.console.say(
             f"best at step {self.best.step}: validation accuracy {self.best.value:.4f}, test "
             f"accuracy {test['accuracy']:.4f}, macro-F1 {test['macro_f1']:.4f}; {model!r} in "
             f"{self.directory / 'model'}"
         )
         return summary
-
-    def _summary(self, model: compact.CompactModel, test: dict[str, float]) -> dict[str, Any]:
-        seconds = {kind: round(value, 3) for kind, value in self.clock.seconds().items()}
-        topology = self.progress.topology
-        return {
-            "steps": self.step,
-            "test": test,
-            "best": {"step": self.best.step, "validation": model.card.metrics},
-            "topology": topology.to_json(),
-            "model_topology": model.topology.to_json(),
-            "parameters": accounting.parameters(self.plan.dims, topology),
-            "training_gflops_per_image": accounting.training_flops(self.plan.dims, topology) / 1e9,
-            "updates": self.updates,
-            "moved": {unit: self.progress.moved.of(unit) for unit in UNITS},
-            "planned": {unit: self.plan.transfers.of(unit) for unit in UNITS},
-            "compiled_shapes": self.table.compiled,
-            "seconds": {**seconds, "total": round(sum(seconds.values()), 3)},
-        }
-
-
-def topology_rows(decision: Decision, update, barter) -> Iterator[dict[str, Any]]:
-    """The lines of `topology.jsonl` for one update: one per unit type that was to move."""
-    plans = {plan.unit: plan for plan in decision.plans}
-    after = decision.after.topology
-    for unit in UNITS:
-        planned = update.amount(unit) + decision.before.carried.of(unit)
-        if not planned:
-            continue
-        plan = plans.get(unit)
-        yield {
-            "step": decision.step,
-            "unit": unit,
-            "planned": planned,
-            "moved": plan.amount if plan else 0,
-            "carried": decision.after.carried.of(unit),
-            "receiver": plan.receiver if plan else None,
-            "donors": [list(donor) for donor in plan.donors] if plan else [],
-            "parents": list(plan.parents) if plan else [],
-            "counts": after.to_json(),
-            "padded": barter.physical(after).to_json(),
-        }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,14 @@ class JsonLines:
 
     Args:
       path: appended to if it exists.
-      up_to_step: lines beyond this step are dropped first (a resumed run writes them again), and
-        so is a last line that was cut off.
+      keep: which rows of an existing file stay. The others are dropped first (a resumed run
+        writes them again), and so is a last line that was cut off.
     """
 
-    def __init__(self, path: Path, up_to_step: int):
+    def __init__(self, path: Path, keep: Callable[[dict[str, Any]], bool]):
         self.path = path
         if path.exists():
-            kept = [line for line in path.read_text().splitlines() if _step_of(line) <= up_to_step]
+            kept = [line for line in path.read_text().splitlines() if _stays(line, keep)]
             write_atomically(path, "".join(line + "\n" for line in kept))
         self._file = path.open("a", buffering=1)
 
@@ -32,11 +32,11 @@ class JsonLines:
         self._file.close()
 
 
-def _step_of(line: str) -> float:
+def _stays(line: str, keep: Callable[[dict[str, Any]], bool]) -> bool:
     try:
-        return json.loads(line)["step"]
+        return keep(json.loads(line))
     except (json.JSONDecodeError, KeyError, TypeError):
-        return float("inf")
+        return False
 
 
 class TensorBoard:

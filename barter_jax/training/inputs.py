@@ -1,0 +1,89 @@
+"""Batches on the device: read by grain, placed, augmented by functions compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import config_dict
+
+from barter_jax.data import augment, pipeline
+from barter_jax.data.sources import ImageDataset
+from barter_jax.training.distributed import Placement
+
+
+class Inputs:
+    """The training and validation batches of a run.
+
+    Nothing here depends on the topology, so nothing is compiled again when it changes.
+
+    Args:
+      config: the validated config.
+      dataset: the data it names.
+      placement: where batches go.
+      key: PRNG key of the augmentation; batch s is augmented with `fold_in(key, s)`.
+    """
+
+    def __init__(
+        self,
+        config: config_dict.ConfigDict,
+        dataset: ImageDataset,
+        placement: Placement,
+        key: jax.Array,
+    ):
+        self._validation = dataset.validation
+        self._eval_batch_size = config.train.eval_batch_size
+        self._placement = placement
+        self._key = placement.replicate(key)
+        self._batches = pipeline.train_batches(
+            dataset.train,
+            batch_size=config.train.batch_size,
+            seed=config.seed,
+            num_threads=config.data.threads,
+            prefetch=2 * config.data.threads,
+        )
+        settings = augment.Augmentation(
+            mean=tuple(config.data.mean),
+            std=tuple(config.data.std),
+            flip=config.data.flip,
+            crop_padding=config.data.crop_padding,
+            label_smoothing=config.data.label_smoothing,
+            num_classes=len(dataset.class_names),
+        )
+        self._prepare_train = jax.jit(
+            lambda key, step, images, labels: augment.prepare_train(
+                jax.random.fold_in(key, step), images, labels, settings
+            ),
+            out_shardings=placement.split,
+        )
+        self._prepare_eval = jax.jit(
+            lambda images: augment.prepare_eval(images, settings),
+            out_shardings=placement.split,
+        )
+
+    def next(self) -> dict[str, jax.Array]:
+        """The next raw batch: `image` uint8 `[b, h, w, 3]` and `label` int32 `[b]`."""
+        return self._placement.shard(next(self._batches))
+
+    def prepare(self, step: int, batch: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        """Augments a raw batch: normalised images and soft targets, both float32."""
+        return self._prepare_train(self._key, np.int32(step), batch["image"], batch["label"])
+
+    def validation(self) -> Iterator[tuple[jax.Array, jax.Array, jax.Array]]:
+        """The validation split, once: normalised images, labels and mask, batch by batch."""
+        for batch in pipeline.eval_batches(self._validation, self._eval_batch_size):
+            placed = self._placement.shard(batch)
+            yield self._prepare_eval(placed["image"]), placed["label"], placed["mask"]
+
+    def get_state(self) -> dict[str, Any]:
+        """The position in the training data, as JSON."""
+        return self._batches.get_state()
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._batches.set_state(state)
+
+    def close(self) -> None:
+        """Stops the reading threads."""
+        self._batches.close()

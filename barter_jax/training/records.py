@@ -1,0 +1,80 @@
+"""The documents that a run writes about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from barter_jax.blueprint import Blueprint
+from barter_jax.core import accounting
+from barter_jax.core.barter import Barter, Decision, Progress
+from barter_jax.core.schedule import PlannedUpdate
+from barter_jax.core.topology import UNITS
+from barter_jax.deploy.model import Card
+
+
+def topology_rows(
+    decision: Decision, update: PlannedUpdate, barter: Barter
+) -> Iterator[dict[str, Any]]:
+    """The lines of `topology.jsonl` for one update: one per unit type that was to move."""
+    plans = {plan.unit: plan for plan in decision.plans}
+    after = decision.after.topology
+    for unit in UNITS:
+        planned = update.amount(unit) + decision.before.carried.of(unit)
+        if not planned:
+            continue
+        plan = plans.get(unit)
+        yield {
+            "step": decision.step,
+            "unit": unit,
+            "planned": planned,
+            "moved": plan.amount if plan else 0,
+            "carried": decision.after.carried.of(unit),
+            "receiver": plan.receiver if plan else None,
+            "donors": [list(donor) for donor in plan.donors] if plan else [],
+            "parents": list(plan.parents) if plan else [],
+            "counts": after.to_json(),
+            "padded": barter.physical(after).to_json(),
+        }
+
+
+def summary(
+    plan: Blueprint,
+    progress: Progress,
+    card: Card,
+    *,
+    steps: int,
+    test: Mapping[str, float],
+    updates: int,
+    compiled_shapes: int,
+    seconds: Mapping[str, float],
+) -> dict[str, Any]:
+    """`summary.json`: final and best metrics, size and cost, and where the time went.
+
+    Args:
+      plan: the run before its first step.
+      progress: how far the exchanges came.
+      card: of the best model.
+      steps: optimizer steps taken.
+      test: the best model's metrics on the test split.
+      updates: topology updates that moved a unit.
+      compiled_shapes: padded topologies compiled by this process.
+      seconds: wall-clock by kind.
+    """
+    return {
+        "steps": steps,
+        "test": dict(test),
+        "best": {"step": card.step, "validation": card.metrics},
+        "topology": progress.topology.to_json(),
+        "model_topology": card.topology.to_json(),
+        "parameters": accounting.parameters(plan.dims, progress.topology),
+        "training_gflops_per_image": accounting.training_flops(plan.dims, progress.topology) / 1e9,
+        "updates": updates,
+        "moved": {unit: progress.moved.of(unit) for unit in UNITS},
+        "planned": {unit: plan.transfers.of(unit) for unit in UNITS},
+        "compiled_shapes": compiled_shapes,
+        "seconds": {
+            **{kind: round(value, 3) for kind, value in seconds.items()},
+            "total": round(sum(seconds.values()), 3),
+        },
+    }
