@@ -1,0 +1,25 @@
+"""Settings of all tests: the CPU unless told otherwise, compiled code kept between runs."""
+
+import os
+
+import hypothesis
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+hypothesis.settings.register_profile(
+    "tests",
+    deadline=None,
+    derandomize=bool(os.environ.get("CI")),
+    max_examples=25,
+    # A busy machine is no reason to fail.
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("tests")
+
+
+def pytest_configure(config):
+    """Points JAX, which reads this when first imported, to a cache beside pytest's own."""
+    cache = getattr(config, "cache", None)
+    if cache is not None:
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache.mkdir("jax")))
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
