@@ -224,9 +224,9 @@ class Barter:
         return Decision(step, tuple(plans), progress, after)
 
     def _ages(self, born: np.ndarray, step: int) -> np.ndarray:
-        """Updates since each unit was cloned, this one included (founders: all of them + 1).
+        """Updates since each unit was cloned, this one included.
 
-        Founders count as old enough whatever `min_age` is.
+        Founders count as `min_age`: old enough, whatever that is.
         """
         steps = np.array([u.step for u in self.schedule if u.step <= step], np.int64)
         ages = np.sum(steps[None, :] > born[:, None].astype(np.int64), axis=1)

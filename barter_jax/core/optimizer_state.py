@@ -7,6 +7,7 @@ parameters, each of a known degree in the gradient. Others are refused by name, 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -19,17 +20,8 @@ from barter_jax.core.units import Path, UnitTable, path_names
 
 PyTree = Any
 
-# The degree in the gradient of the accumulators of optax's states, by field name: how a leaf
-# scales when the gradient does.
-GRADIENT_POWER = {
-    "mu": 1.0,
-    "trace": 1.0,
-    "ema": 1.0,
-    "acc_grads": 1.0,
-    "nu": 2.0,
-    "nu_max": 2.0,
-    "sum_of_squares": 2.0,
-}
+# Steps of the probe below: enough for the inner state of multi-steps to see a gradient.
+PROBE_STEPS = 64
 
 
 class UnsupportedOptimizerError(ValueError):
@@ -43,10 +35,13 @@ class StateLeaf:
     Attributes:
       path: the parameter it belongs to, or None for a counter or another scalar.
       field: name of the state's field, as in `ScaleByAdamState.mu`.
+      power: how the leaf scales with a unit's gradients (1 for a first moment, 2 for a second,
+        0 for what is normalised), None where it has no such degree.
     """
 
     path: Path | None
     field: str
+    power: float | None = None
 
 
 def label_state(tx: optax.GradientTransformation, params: PyTree) -> PyTree:
@@ -61,18 +56,9 @@ def label_state(tx: optax.GradientTransformation, params: PyTree) -> PyTree:
         another shape (Adafactor's factors), or a leaf is an array that belongs to no parameter.
     """
     state = jax.eval_shape(tx.init, params)
-    paths = jax.tree_util.tree_map_with_path(
-        lambda key_path, leaf: _Param(path_names(key_path), leaf.shape), params
-    )
-    marked = optax.tree_utils.tree_map_params(
-        tx,
-        lambda leaf, param: leaf if isinstance(leaf, optax.MaskedNode) else _Marked(leaf, param),
-        state,
-        paths,
-        is_leaf=lambda x: isinstance(x, optax.MaskedNode | _Param),
-    )
+    marked = _mark(tx, params, state)
 
-    def label(key_path, leaf):
+    def label(key_path, leaf, power):
         field = _field(state, key_path, leaf)
         if isinstance(leaf, _Marked):
             if leaf.leaf.shape != leaf.param.shape:
@@ -81,7 +67,7 @@ def label_state(tx: optax.GradientTransformation, params: PyTree) -> PyTree:
                     f"{'/'.join(leaf.param.path)} of shape {list(leaf.param.shape)}: "
                     "it cannot follow a topology update"
                 )
-            return StateLeaf(leaf.param.path, field)
+            return StateLeaf(leaf.param.path, field, None if np.isnan(power) else float(power))
         if leaf.shape and not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             raise UnsupportedOptimizerError(
                 f"{field} has shape {list(leaf.shape)} and belongs to no parameter: "
@@ -89,7 +75,88 @@ def label_state(tx: optax.GradientTransformation, params: PyTree) -> PyTree:
             )
         return StateLeaf(None, field)
 
-    return jax.tree_util.tree_map_with_path(label, marked, is_leaf=lambda x: isinstance(x, _Marked))
+    # First without degrees: a state of the wrong shapes is refused before it is probed.
+    nothing = jax.tree.map(lambda _: np.nan, state)
+    _map_marked(label, marked, nothing)
+    powers = jax.tree.unflatten(jax.tree.structure(state), _powers(tx, jax.tree.structure(params)))
+    return _map_marked(label, marked, powers)
+
+
+def _map_marked(fn, marked: PyTree, other: PyTree) -> PyTree:
+    return jax.tree_util.tree_map_with_path(
+        fn, marked, other, is_leaf=lambda x: isinstance(x, _Marked)
+    )
+
+
+def _mark(tx: optax.GradientTransformation, params: PyTree, state: PyTree) -> PyTree:
+    """The state with each parameter-shaped leaf as a `_Marked`, as optax tells them."""
+    paths = jax.tree_util.tree_map_with_path(
+        lambda key_path, leaf: _Param(path_names(key_path), leaf.shape), params
+    )
+    try:
+        return optax.tree_utils.tree_map_params(
+            tx,
+            lambda leaf, param: (
+                leaf if isinstance(leaf, optax.MaskedNode) else _Marked(leaf, param)
+            ),
+            state,
+            paths,
+            is_leaf=lambda x: isinstance(x, optax.MaskedNode | _Param),
+        )
+    except (ValueError, TypeError) as error:
+        raise UnsupportedOptimizerError(
+            f"optax cannot tell which leaves of {type(state).__name__} belong to which parameter: "
+            "it cannot follow a topology update"
+        ) from error
+
+
+@functools.lru_cache(maxsize=32)
+def _powers(tx: optax.GradientTransformation, structure: Any) -> tuple[float, ...]:
+    """Measures the degree in the gradient of each leaf of the state; NaN where it has none.
+
+    Names do not tell (Adamax keeps a maximum of absolute gradients in a field that elsewhere
+    holds squares), so two copies of the optimizer see gradients that differ in one element, by a
+    factor of two. The other elements are large and equal, so a global norm is the same for both.
+    Parameters are zero, so decay adds nothing. Shapes do not matter; tiny ones stand in.
+    """
+    rng = np.random.default_rng(0)
+    params = jax.tree.unflatten(structure, [np.zeros((2, 2), np.float32)] * structure.num_leaves)
+    start = tx.init(params)
+    states = [start, start]
+    update = jax.jit(tx.update)
+    powers: list[float] = []
+    for _ in range(PROBE_STEPS):
+        grads = [jax.tree.map(lambda _: np.full((2, 2), 1e3, np.float32), params) for _ in states]
+        for whole, half in zip(*map(jax.tree.leaves, grads), strict=True):
+            whole[0, 0] = rng.uniform(0.5, 2.0) * rng.choice([-1, 1])
+            half[0, 0] = whole[0, 0] / 2
+        states = [update(g, s, params)[1] for g, s in zip(grads, states, strict=True)]
+        found = [
+            _power(*leaves) for leaves in zip(*map(jax.tree.leaves, (start, *states)), strict=True)
+        ]
+        powers = (
+            [new if np.isnan(old) else old for new, old in zip(found, powers, strict=True)]
+            if powers
+            else found
+        )
+        if not np.any(np.isnan(powers)):
+            break
+    return tuple(powers)
+
+
+def _power(start, whole, half) -> float:
+    """The degree of one leaf, 0 for a scalar, NaN if it has not moved or has no degree."""
+    if np.shape(start) != (2, 2):
+        return 0.0
+    moved, moved_half = (float(x[0, 0]) - float(start[0, 0]) for x in (whole, half))
+    if moved == 0 or moved_half == 0 or moved * moved_half < 0:
+        return float("nan")
+    power = np.log2(moved / moved_half)
+    return (
+        float(round(power))
+        if abs(power - round(power)) < 0.05 and 0 <= round(power) <= 2
+        else float("nan")
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,12 +199,20 @@ def check_optimizer(
     Raises:
       UnsupportedOptimizerError: names the state's field and what to do.
     """
-    labels = jax.tree.leaves(label_state(tx, params))
-    for leaf in labels:
+    for leaf in jax.tree.leaves(label_state(tx, params)):
         if leaf.path in table.by_path and moments != "copy":
-            gradient_power(leaf.field)
+            known_power(leaf)
     # A tiny tree suffices: elementwise rules do not depend on the shape.
     tiny = jax.tree.map(lambda _: np.zeros((2, 2), np.float32), params)
+    ones = jax.tree.map(np.ones_like, tiny)
+    for zero, one in zip(
+        jax.tree.leaves(tx.init(tiny)), jax.tree.leaves(tx.init(ones)), strict=True
+    ):
+        if np.shape(zero) == (2, 2) and not np.array_equal(zero, one):
+            raise UnsupportedOptimizerError(
+                "the optimizer's state holds a copy of the parameters, which moments do not follow "
+                "like: it cannot follow a topology update"
+            )
     state = tx.init(tiny)
     for _ in range(2):
         updates, state = tx.update(tiny, state, tiny)
@@ -148,19 +223,18 @@ def check_optimizer(
         )
 
 
-def gradient_power(field: str) -> float:
-    """The degree in the gradient of a state field such as `ScaleByAdamState.mu`.
+def known_power(leaf: StateLeaf) -> float:
+    """The degree in the gradient of a leaf of the state.
 
     Raises:
-      UnsupportedOptimizerError: it is not known.
+      UnsupportedOptimizerError: it has none.
     """
-    name = field.rpartition(".")[2]
-    if name not in GRADIENT_POWER:
+    if leaf.power is None:
         raise UnsupportedOptimizerError(
-            f"how {field} scales with the gradient is not known, so it cannot be scaled for a "
-            "clone: set topology.moments to 'copy'"
+            f"{leaf.field} does not scale with the gradient by a whole power, so it cannot be "
+            "scaled for a clone: set topology.moments to 'copy'"
         )
-    return GRADIENT_POWER[name]
+    return leaf.power
 
 
 def resize_state(
@@ -194,7 +268,7 @@ def resize_state(
         # Without maps nothing is scaled, so the degree need not be known.
         follow = surgery.COPY
         if maps and moments != "copy":
-            follow = surgery.moments(gradient_power(label.field), moments)
+            follow = surgery.moments(known_power(label), moments)
         return surgery.resize_leaf(leaf, axis, logical, physical, maps, follow)
 
     return jax.tree.map(one, labels, state)

@@ -53,7 +53,7 @@ class CCT(nn.Module):
             padding=1,
             use_bias=False,
             dtype=self.dtype,
-            kernel_init=nn.initializers.he_normal(),
+            kernel_init=nn.initializers.variance_scaling(2.0, "fan_in", "normal"),
             name="tokenizer",
         )(images)
         x = nn.max_pool(nn.relu(x), (3, 3), (2, 2), padding=((1, 1), (1, 1)))
