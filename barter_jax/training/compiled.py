@@ -46,6 +46,7 @@ def compile_entry(
         train=compile_ahead(
             step.make_train_step(module, tx, barter),
             (state, batch(train, size, size, 3), batch(train, blueprint.num_classes), key),
+            out_shardings=placement.everywhere,
             donate=(0,),
             name="train_step",
         ),
@@ -57,6 +58,7 @@ def compile_entry(
                 batch(evaluate, dtype=np.int32),
                 batch(evaluate),
             ),
+            out_shardings=placement.everywhere,
             name="eval_step",
         ),
     )

@@ -39,13 +39,19 @@ class Executable:
 
 
 def compile_ahead(
-    fn: Callable, args: tuple, donate: tuple[int, ...] = (), name: str = "step"
+    fn: Callable,
+    args: tuple,
+    *,
+    out_shardings: Any = None,
+    donate: tuple[int, ...] = (),
+    name: str = "step",
 ) -> Executable:
     """Traces and compiles a function for the given shapes.
 
     Args:
       fn: a pure function.
       args: pytrees of `jax.ShapeDtypeStruct`, one per argument.
+      out_shardings: where the results go, as `jax.jit` takes it.
       donate: arguments whose buffers the call may reuse.
       name: shows in profiles, and is part of the disk cache's key: keep it the same.
     """
@@ -56,7 +62,7 @@ def compile_ahead(
 
     call.__name__ = name
     # A function object of its own per shape: freeing one entry must not touch another's cache.
-    jitted = jax.jit(call, donate_argnums=donate)
+    jitted = jax.jit(call, donate_argnums=donate, out_shardings=out_shardings)
     compiled = jitted.lower(*args).compile()
     return Executable(jitted, compiled, time.perf_counter() - start)
 
