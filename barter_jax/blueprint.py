@@ -43,7 +43,7 @@ class Blueprint:
       bucket: physical counts are multiples of this.
     """
 
-    model: models.ModelConfig
+    model: models.TransformerConfig
     image_size: int
     num_classes: int
     num_train: int
@@ -168,7 +168,7 @@ def make(config: config_dict.ConfigDict, num_classes: int, num_train: int) -> Bl
 def make_barter(config: config_dict.ConfigDict, blueprint: Blueprint) -> Barter:
     """The method as the config wants it."""
     return Barter(
-        units=models.units(blueprint.model),
+        units=blueprint.model.units(),
         schedule=blueprint.schedule,
         caps=blueprint.caps,
         rule="static" if config.method in FIXED else config.method,
@@ -187,7 +187,7 @@ def make_barter(config: config_dict.ConfigDict, blueprint: Blueprint) -> Barter:
     )
 
 
-def model_config(config: config_dict.ConfigDict) -> models.ModelConfig:
+def model_config(config: config_dict.ConfigDict) -> models.TransformerConfig:
     """The model section as the dataclass of its model."""
     fields = config.model.to_dict()
     return models.MODELS[fields.pop("name")](**fields)

@@ -225,7 +225,7 @@ def _find(path: Path) -> Path:
     raise UserError(f"{path} holds no compact model ({FILE}): has its run evaluated once?")
 
 
-def _model_config(card: Card) -> models.ModelConfig:
+def _model_config(card: Card) -> models.TransformerConfig:
     if card.model not in models.MODELS:
         raise UserError(
             f"the model is a {card.model}: this version knows {', '.join(models.MODELS)}"

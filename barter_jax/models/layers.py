@@ -13,9 +13,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from barter_jax.core.units import UnitTable
-from barter_jax.errors import UserError
-
 Dtype = Any
 DTYPES = ("float32", "bfloat16")
 
@@ -151,43 +148,3 @@ def fan_in_uniform(key: jax.Array, shape: tuple[int, ...], dtype=jnp.float32) ->
     """Uniform in +-1/sqrt(fan-in), as patch embeddings usually start; kernel `[..., in, out]`."""
     bound = 1 / math.sqrt(math.prod(shape[:-1]))
     return jax.random.uniform(key, shape, dtype, -bound, bound)
-
-
-def block_parameters_outside_units(width: int) -> int:
-    """Parameters of a block that belong to no unit: two norms, the biases of `out` and `fc2`."""
-    return 2 * (2 * width) + 2 * width
-
-
-def unit_table(layers: int, qkv_bias: bool) -> UnitTable:
-    """The unit axes of a model whose blocks are named `block_<layer>`."""
-    attention, mlp = "block_{layer}/attention", "block_{layer}/mlp"
-    projections = ("query", "key", "value")
-    head_inputs = {f"{attention}/{name}/kernel": 1 for name in projections}
-    if qkv_bias:
-        head_inputs |= {f"{attention}/{name}/bias": 0 for name in projections}
-    return UnitTable.from_patterns(
-        layers,
-        {
-            "heads": {"input": head_inputs, "output": {f"{attention}/out/kernel": 0}},
-            "channels": {
-                "input": {f"{mlp}/fc1/kernel": 1, f"{mlp}/fc1/bias": 0},
-                "output": {f"{mlp}/fc2/kernel": 0},
-            },
-        },
-    )
-
-
-def check_sizes(config: Any) -> None:
-    """Checks the fields that every model has.
-
-    Raises:
-      UserError: names the field.
-    """
-    for field in ("layers", "width", "heads", "head_width", "channels", "patch_size"):
-        if getattr(config, field, 1) < 1:
-            raise UserError(f"model.{field} must be at least 1, got {getattr(config, field)}")
-    for field in ("attention_dropout", "drop_path"):
-        if not 0 <= getattr(config, field) < 1:
-            raise UserError(f"model.{field} must be in [0, 1), got {getattr(config, field)}")
-    if config.dtype not in DTYPES:
-        raise UserError(f"model.dtype must be one of {', '.join(DTYPES)}, got {config.dtype!r}")

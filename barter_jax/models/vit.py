@@ -13,34 +13,20 @@ from barter_jax.core.topology import Topology
 from barter_jax.errors import UserError
 from barter_jax.models import layers
 from barter_jax.models.layers import Dtype
+from barter_jax.models.transformer import Transformer, TransformerConfig
 
-NORM_EPSILON = 1e-6
 
-
-class ViT(nn.Module):
-    """ViT with heads and channels per layer as its topology says.
+class ViT(Transformer):
+    """ViT; see `Transformer` for the fields it shares.
 
     Attributes:
-      topology: heads and channels of each layer.
-      num_classes: classes.
       patch_size: side of a square patch in pixels; divides the image size.
-      width: embedding width.
-      head_width: width of one head.
-      qkv_bias: whether query, key and value have biases.
-      attention_dropout: rate in training.
-      drop_path: stochastic depth of the last layer; rises linearly from 0.
-      dtype: dtype of the computation; parameters are float32.
     """
 
-    topology: Topology
-    num_classes: int
-    patch_size: int = 8
-    width: int = 192
-    head_width: int = 16
-    qkv_bias: bool = True
-    attention_dropout: float = 0.0
-    drop_path: float = 0.1
-    dtype: Dtype = jnp.float32
+    patch_size: int
+
+    norm_epsilon = 1e-6
+    norm2_replaces_stream = False
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool = False) -> jax.Array:
@@ -49,24 +35,9 @@ class ViT(nn.Module):
         cls = self.param("cls_token", layers.linear_init, (1, 1, self.width))
         x = jnp.concatenate([jnp.broadcast_to(cls, (len(x), 1, self.width)).astype(x.dtype), x], 1)
         position = self.param("position", layers.linear_init, (1, x.shape[1], self.width))
-        x = x + position.astype(self.dtype)
-        depth = len(self.topology.heads)
-        for layer, rate in enumerate(layers.drop_path_rates(depth, self.drop_path)):
-            x = Block(
-                self.topology.heads[layer],
-                self.topology.channels[layer],
-                self.head_width,
-                self.qkv_bias,
-                self.attention_dropout,
-                rate,
-                self.dtype,
-                name=f"block_{layer}",
-            )(x, train)
-        x = nn.LayerNorm(NORM_EPSILON, dtype=self.dtype, name="norm")(x[:, 0])
-        logits = nn.Dense(
-            self.num_classes, dtype=self.dtype, kernel_init=layers.linear_init, name="classifier"
-        )(x)
-        return logits.astype(jnp.float32)
+        x = self.blocks(x + position.astype(self.dtype), train)
+        # The norm acts on each token alone, so only the class token's is needed.
+        return self.classify(self.norm(x[:, 0]))
 
 
 class PatchEmbedding(nn.Module):
@@ -87,39 +58,9 @@ class PatchEmbedding(nn.Module):
         )(patches)
 
 
-class Block(nn.Module):
-    """Pre-norm Transformer block."""
-
-    heads: int
-    channels: int
-    head_width: int
-    qkv_bias: bool
-    attention_dropout: float
-    drop_path: float
-    dtype: Dtype
-
-    @nn.compact
-    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-        def norm(name):
-            return nn.LayerNorm(NORM_EPSILON, dtype=self.dtype, name=name)
-
-        drop_path = layers.DropPath(self.drop_path)
-        attention = layers.Attention(
-            self.heads,
-            self.head_width,
-            self.qkv_bias,
-            self.attention_dropout,
-            self.dtype,
-            name="attention",
-        )
-        x = x + drop_path(attention(norm("norm1")(x), train), train)
-        mlp = layers.Mlp(self.channels, self.dtype, name="mlp")
-        return x + drop_path(mlp(norm("norm2")(x)), train)
-
-
 @dataclasses.dataclass(frozen=True)
-class ViTConfig:
-    """The `model` section of a config that names `vit`: the dense model's sizes and options."""
+class ViTConfig(TransformerConfig):
+    """The `model` section of a config that names `vit`."""
 
     layers: int = 9
     width: int = 192
@@ -127,14 +68,14 @@ class ViTConfig:
     head_width: int = 16
     channels: int = 384
     qkv_bias: bool = True
-    patch_size: int = 8
     attention_dropout: float = 0.0
     drop_path: float = 0.1
-    dtype: str = "float32"
+    patch_size: int = 8
 
     def check(self, image_size: int) -> None:
-        """Raises `UserError` where this model cannot take such images."""
-        layers.check_sizes(self)
+        super().check(image_size)
+        if self.patch_size < 1:
+            raise UserError(f"model.patch_size must be at least 1, got {self.patch_size}")
         if image_size % self.patch_size:
             raise UserError(
                 f"data.image_size={image_size} is not divisible by "
@@ -146,35 +87,22 @@ class ViTConfig:
             topology=topology,
             num_classes=num_classes,
             patch_size=self.patch_size,
-            width=self.width,
-            head_width=self.head_width,
-            qkv_bias=self.qkv_bias,
-            attention_dropout=self.attention_dropout,
-            drop_path=self.drop_path,
-            dtype=jnp.dtype(self.dtype),
+            **self.module_fields(),
         )
 
     def dimensions(self, image_size: int, num_classes: int) -> Dimensions:
-        """The numbers that cost accounting needs."""
         patches = (image_size // self.patch_size) ** 2
         tokens = patches + 1
-        patch_pixels = 3 * self.patch_size**2
-        return Dimensions(
-            layers=self.layers,
-            width=self.width,
-            head_width=self.head_width,
-            heads=self.heads,
-            channels=self.channels,
-            qkv_bias=self.qkv_bias,
+        patch_values = 3 * self.patch_size**2
+        return self.dimensions_with(
             tokens=tokens,
-            other_parameters=(
-                (patch_pixels + 1) * self.width  # embedding
+            ends_parameters=(
+                (patch_values + 1) * self.width  # embedding
                 + self.width  # class token
                 + tokens * self.width  # positions
-                + self.layers * layers.block_parameters_outside_units(self.width)
                 + 2 * self.width  # final norm
                 + (self.width + 1) * num_classes
             ),
-            embedding_macs=patches * patch_pixels * self.width,
+            embedding_macs=patches * patch_values * self.width,
             head_macs=self.width * num_classes,
         )

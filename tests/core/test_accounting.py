@@ -8,7 +8,7 @@ import pytest
 from barter_jax.core import accounting
 from barter_jax.core.schedule import default_transfers
 from barter_jax.core.topology import Budget, Topology, spread_evenly
-from barter_jax.models import CCTConfig, ViTConfig, init_params, units
+from barter_jax.models import CCTConfig, ViTConfig, init_params
 
 CCT, VIT = CCTConfig(), ViTConfig()
 CCT_DIMS = CCT.dimensions(32, 100)
@@ -79,7 +79,7 @@ def count(config, topology, image_size, classes):
     shapes = jax.eval_shape(
         lambda: init_params(config, topology, image_size, classes, jax.random.key(0))
     )
-    assert units(config).measure(shapes) == topology
+    assert config.units().measure(shapes) == topology
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
 
 

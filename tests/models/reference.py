@@ -88,8 +88,8 @@ def cct(params, images, gates=None, xp=np):
     x = x.reshape(batch, -1, x.shape[-1]) + params["position"]
     for i, (heads, channels) in enumerate(zip(gates["heads"], gates["channels"], strict=True)):
         block = params[f"block_{i}"]
-        x = x + _attention(_norm(x, block["pre_norm"], 1e-5), block["attention"], heads, xp)
-        x = _norm(x, block["norm1"], 1e-5)
+        x = x + _attention(_norm(x, block["norm1"], 1e-5), block["attention"], heads, xp)
+        x = _norm(x, block["norm2"], 1e-5)
         x = x + _mlp(x, block["mlp"], channels, xp)
     x = _norm(x, params["norm"], 1e-5)
     score = params["pooling"]["score"]

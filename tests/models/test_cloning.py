@@ -9,7 +9,6 @@ from barter_jax.core.barter import Barter, Decision, Progress
 from barter_jax.core.policy import Plan
 from barter_jax.core.surgery import next_topology
 from barter_jax.core.topology import Topology
-from barter_jax.models import units
 from tests.helpers import (
     CCT,
     UNEVEN,
@@ -33,7 +32,7 @@ TX = optax.adamw(1e-3)
 
 
 def operate(config, params, opt_state=None, **choices):
-    barter = Barter(units=units(config), schedule=(), caps=Topology((6, 6), (12, 12)), **choices)
+    barter = Barter(units=config.units(), schedule=(), caps=Topology((6, 6), (12, 12)), **choices)
     _, unit_state = barter.init(params)
     decision = Decision(10, PLANS, Progress(UNEVEN), Progress(AFTER))
     if opt_state is None:
@@ -57,7 +56,7 @@ def silenced(params):
 def test_clones_leave_the_function_as_it_was(config, share):
     params, images = random_params(config, UNEVEN), random_images()
     new_params, _, _ = operate(config, params, noise=0.0, share=share)
-    assert units(config).measure(new_params) == AFTER == Topology((4, 1), (2, 10))
+    assert config.units().measure(new_params) == AFTER == Topology((4, 1), (2, 10))
     found = forward(config, AFTER)(new_params, images)
     want = forward(config, UNEVEN)(silenced(params), images)
     np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5)
@@ -103,7 +102,7 @@ def test_every_parameter_moves_on_the_step_after_an_update():
         moved = np.asarray(new[name]) != np.asarray(old[name])
         assert np.all(moved[moving]), f"{name} stands still"
     # Clones and parents have parted.
-    for axis in units(VIT).axes:
+    for axis in VIT.units().axes:
         for plan in PLANS:
             if (axis.unit, axis.layer) == (plan.unit, plan.receiver) and axis.role == "input":
                 leaf = np.moveaxis(np.asarray(new[unit_leaf_key(axis)]), axis.axis, 0)

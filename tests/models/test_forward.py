@@ -10,7 +10,7 @@ import pytest
 from barter_jax.core import scores
 from barter_jax.core.topology import Topology
 from barter_jax.errors import UserError
-from barter_jax.models import MODELS, CCTConfig, ViTConfig, init_params, layers, units
+from barter_jax.models import MODELS, CCTConfig, ViTConfig, init_params, layers
 from tests.helpers import (
     CCT,
     CLASSES,
@@ -63,7 +63,7 @@ def test_gate_gradients(config):
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
     grads, want = jax.jit(jax.grad(loss, argnums=(0, 1)))(params, reference.open_gates(params))
-    found = scores.sample("gate_squared", units(config), params, grads)
+    found = scores.sample("gate_squared", config.units(), params, grads)
     for unit in ("heads", "channels"):
         for sample, gate in zip(found[unit], want[unit], strict=True):
             np.testing.assert_allclose(sample, np.square(gate), rtol=1e-3, atol=1e-10)

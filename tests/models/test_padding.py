@@ -7,7 +7,6 @@ import pytest
 
 from barter_jax.core.barter import Barter
 from barter_jax.core.topology import Budget
-from barter_jax.models import units
 from tests.helpers import (
     CCT,
     UNEVEN,
@@ -62,7 +61,7 @@ def assert_close(found, want, **tolerance):
 @pytest.mark.parametrize(("config", "tx"), RUNS.values(), ids=RUNS.keys())
 def test_a_padded_run_is_an_unpadded_one(config, tx):
     assert config.attention_dropout > 0 and config.drop_path > 0
-    barter = Barter(units=units(config), schedule=(), caps=UNEVEN, bucket=BUCKET)
+    barter = Barter(units=config.units(), schedule=(), caps=UNEVEN, bucket=BUCKET)
     physical = barter.physical(UNEVEN)
     assert physical != UNEVEN
     params = random_params(config, UNEVEN)

@@ -1,0 +1,200 @@
+"""What ViT and CCT have in common: the blocks, the classifier, and the config fields."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from barter_jax.core.accounting import Dimensions
+from barter_jax.core.topology import Topology
+from barter_jax.core.units import UnitTable
+from barter_jax.errors import UserError
+from barter_jax.models import layers
+from barter_jax.models.layers import DTYPES, Dtype
+
+
+class Transformer(nn.Module):
+    """Base of the models: heads and channels per layer as the topology says.
+
+    Attributes:
+      topology: heads and channels of each layer.
+      num_classes: classes.
+      width: embedding width.
+      head_width: width of one head.
+      qkv_bias: whether query, key and value have biases.
+      attention_dropout: rate in training.
+      drop_path: stochastic depth of the last layer; rises linearly from 0.
+      dtype: dtype of the computation; parameters are float32.
+    """
+
+    topology: Topology
+    num_classes: int
+    width: int
+    head_width: int
+    qkv_bias: bool
+    attention_dropout: float
+    drop_path: float
+    dtype: Dtype
+
+    norm_epsilon: ClassVar[float]
+    norm2_replaces_stream: ClassVar[bool]
+
+    def blocks(self, x: jax.Array, train: bool) -> jax.Array:
+        """All blocks, `[batch, tokens, width]` to the same shape. For a compact `__call__`."""
+        depth = len(self.topology.heads)
+        for layer, rate in enumerate(layers.drop_path_rates(depth, self.drop_path)):
+            x = Block(
+                heads=self.topology.heads[layer],
+                channels=self.topology.channels[layer],
+                head_width=self.head_width,
+                qkv_bias=self.qkv_bias,
+                attention_dropout=self.attention_dropout,
+                drop_path=rate,
+                norm_epsilon=self.norm_epsilon,
+                norm2_replaces_stream=self.norm2_replaces_stream,
+                dtype=self.dtype,
+                name=f"block_{layer}",
+            )(x, train)
+        return x
+
+    def norm(self, x: jax.Array) -> jax.Array:
+        """The final LayerNorm."""
+        return nn.LayerNorm(self.norm_epsilon, dtype=self.dtype, name="norm")(x)
+
+    def classify(self, x: jax.Array) -> jax.Array:
+        """`[batch, width]` to float32 logits `[batch, classes]`."""
+        dense = nn.Dense(
+            self.num_classes,
+            dtype=self.dtype,
+            kernel_init=layers.linear_init,
+            name="classifier",
+        )
+        return dense(x).astype(jnp.float32)
+
+
+class Block(nn.Module):
+    """Attention and FFN with residual branches, each after a norm of its input.
+
+    With `norm2_replaces_stream` the second norm acts on the residual stream itself and not on the
+    FFN's branch alone: that is CCT's order.
+    """
+
+    heads: int
+    channels: int
+    head_width: int
+    qkv_bias: bool
+    attention_dropout: float
+    drop_path: float
+    norm_epsilon: float
+    norm2_replaces_stream: bool
+    dtype: Dtype
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+        def norm(name):
+            return nn.LayerNorm(self.norm_epsilon, dtype=self.dtype, name=name)
+
+        drop_path = layers.DropPath(self.drop_path)
+        attention = layers.Attention(
+            self.heads,
+            self.head_width,
+            self.qkv_bias,
+            self.attention_dropout,
+            self.dtype,
+            name="attention",
+        )
+        x = x + drop_path(attention(norm("norm1")(x), train), train)
+        normed = norm("norm2")(x)
+        if self.norm2_replaces_stream:
+            x = normed
+        return x + drop_path(layers.Mlp(self.channels, self.dtype, name="mlp")(normed), train)
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig:
+    """The fields that the `model` section of any config has: the dense model's sizes and options.
+
+    Raises nothing by itself; `check` does.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    head_width: int
+    channels: int
+    qkv_bias: bool
+    attention_dropout: float
+    drop_path: float
+    dtype: str = "float32"
+
+    def check(self, image_size: int) -> None:
+        """Raises `UserError`, naming the field, where the model cannot be built for such images."""
+        for field in ("layers", "width", "heads", "head_width", "channels"):
+            if getattr(self, field) < 1:
+                raise UserError(f"model.{field} must be at least 1, got {getattr(self, field)}")
+        for field in ("attention_dropout", "drop_path"):
+            if not 0 <= getattr(self, field) < 1:
+                raise UserError(f"model.{field} must be in [0, 1), got {getattr(self, field)}")
+        if self.dtype not in DTYPES:
+            raise UserError(f"model.dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+
+    def module(self, topology: Topology, num_classes: int) -> Transformer:
+        """The Flax module at a topology."""
+        raise NotImplementedError
+
+    def dimensions(self, image_size: int, num_classes: int) -> Dimensions:
+        """The numbers that cost accounting needs."""
+        raise NotImplementedError
+
+    def module_fields(self) -> dict[str, object]:
+        """The fields that `Transformer` takes as they are."""
+        names = ("width", "head_width", "qkv_bias", "attention_dropout", "drop_path")
+        return {**{n: getattr(self, n) for n in names}, "dtype": jnp.dtype(self.dtype)}
+
+    def dimensions_with(
+        self, *, tokens: int, ends_parameters: int, embedding_macs: int, head_macs: int
+    ) -> Dimensions:
+        """Completes the numbers that differ between models.
+
+        Args:
+          tokens: tokens that the blocks see.
+          ends_parameters: parameters outside the blocks.
+          embedding_macs: multiply-accumulates of the embedding.
+          head_macs: of pooling and classifier.
+        """
+        # Two norms, and the biases of `out` and `fc2`.
+        block_outside_units = 2 * (2 * self.width) + 2 * self.width
+        return Dimensions(
+            layers=self.layers,
+            width=self.width,
+            head_width=self.head_width,
+            heads=self.heads,
+            channels=self.channels,
+            qkv_bias=self.qkv_bias,
+            tokens=tokens,
+            other_parameters=ends_parameters + self.layers * block_outside_units,
+            embedding_macs=embedding_macs,
+            head_macs=head_macs,
+        )
+
+    def units(self) -> UnitTable:
+        """The unit axes of the model's parameters."""
+        attention, mlp = "block_{layer}/attention", "block_{layer}/mlp"
+        projections = ("query", "key", "value")
+        head_inputs = {f"{attention}/{name}/kernel": 1 for name in projections}
+        if self.qkv_bias:
+            head_inputs |= {f"{attention}/{name}/bias": 0 for name in projections}
+        return UnitTable.from_patterns(
+            self.layers,
+            {
+                "heads": {"input": head_inputs, "output": {f"{attention}/out/kernel": 0}},
+                "channels": {
+                    "input": {f"{mlp}/fc1/kernel": 1, f"{mlp}/fc1/bias": 0},
+                    "output": {f"{mlp}/fc2/kernel": 0},
+                },
+            },
+        )
