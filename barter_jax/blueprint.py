@@ -134,10 +134,15 @@ def make(config: config_dict.ConfigDict, num_classes: int, num_train: int) -> Bl
     steps_per_epoch = pipeline.steps_per_epoch(
         num_train, config.train.batch_size, config.train.passes_per_epoch
     )
-    if steps_per_epoch < 1 or config.train.batch_size > num_train:
+    if config.train.batch_size > num_train:
         raise UserError(
             f"config.train.batch_size={config.train.batch_size} is larger than the {num_train} "
             "training images: lower it"
+        )
+    if steps_per_epoch < 1:
+        raise UserError(
+            f"config.train.passes_per_epoch={config.train.passes_per_epoch:g} makes an epoch of "
+            f"less than one batch of {config.train.batch_size}: raise it"
         )
     total_steps = config.train.steps or config.train.epochs * steps_per_epoch
     every = config.train.eval_every_steps or steps_per_epoch
@@ -198,6 +203,12 @@ def _initial_topology(config: config_dict.ConfigDict, dims: Dimensions) -> Topol
         return dims.dense
     budget = accounting.compact_budget(dims, config.density)
     need = dims.layers * config.topology.min_units
+    for unit in UNITS:
+        if getattr(dims, unit) < config.topology.min_units:
+            raise UserError(
+                f"config.topology.min_units={config.topology.min_units} is more than the "
+                f"{getattr(dims, unit)} {unit} of a dense layer: lower it"
+            )
     for unit in UNITS:
         if budget.of(unit) < need:
             lowest = accounting.lowest_density(dims, config.topology.min_units)

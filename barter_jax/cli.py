@@ -11,6 +11,7 @@ import json
 import logging
 import re
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,13 @@ def run(main: Callable[[config_dict.ConfigDict], int | None]) -> None:
     Parses the flags, validates the config, calls `main(config)` and exits with its return code
     (None is 0). Mistakes of the user and expected failures become one line on stderr.
     """
-    run_plain(lambda _: main(_checked_config()), needs_config=True)
+
+    def without_arguments(arguments: Sequence[str]) -> int | None:
+        if arguments:
+            raise UserError(f"{arguments[0]!r} is not a flag: flags begin with --")
+        return main(_checked_config())
+
+    run_plain(without_arguments, needs_config=True)
 
 
 def run_plain(main: Callable[[Sequence[str]], int | None], needs_config: bool = False) -> None:
@@ -132,15 +139,18 @@ def _load(path: str) -> config_dict.ConfigDict:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        get_config = module.get_config
-    except AttributeError as error:
-        raise UserError(f"--config={path}: {error}; it must define get_config()") from error
-    except (SyntaxError, ImportError) as error:
-        raise UserError(f"--config={path}: {error}") from error
-    try:
-        config = get_config(argument) if argument else get_config()
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise UserError(f"--config={path}: get_config failed: {error}") from error
+        if not hasattr(module, "get_config"):
+            raise UserError(f"--config={path}: the file must define get_config()")
+        config = module.get_config(argument) if argument else module.get_config()
+    except UserError:
+        raise
+    # The file is the user's own program: whatever it raises is for them to mend.
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise UserError(
+            f"--config={path}: {type(error).__name__}: {error} "
+            f"({Path(where.filename).name}, line {where.lineno})"
+        ) from error
     if not isinstance(config, config_dict.ConfigDict):
         raise UserError(f"--config={path}: get_config returned a {type(config).__name__}")
     return config

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -133,11 +134,11 @@ class Checkpoints:
         """
         self._policy.best_step = bookkeeping.best.step
         arrays = {name: np.asarray(leaf) for name, leaf in named_leaves(state).items()}
-        document = {
-            "format": FORMAT,
+        content = {
             "checksums": {name: checksum(array) for name, array in arrays.items()},
-            **bookkeeping.to_json(),
+            "bookkeeping": bookkeeping.to_json(),
         }
+        document = {"format": FORMAT, "content": content, "checksum": _json_checksum(content)}
         with self._failures():
             saved = self._manager.save(
                 bookkeeping.step,
@@ -152,9 +153,7 @@ class Checkpoints:
 
     def read_bookkeeping(self, step: int) -> Bookkeeping:
         """The host's side of a checkpoint: read it first, it holds the topology."""
-        return Bookkeeping.from_json(
-            {k: v for k, v in self._document(step).items() if k not in ("format", "checksums")}
-        )
+        return Bookkeeping.from_json(self._content(step)["bookkeeping"])
 
     def restore(self, step: int, template: PyTree) -> PyTree:
         """The unpadded state of a checkpoint, as numpy arrays.
@@ -167,7 +166,7 @@ class Checkpoints:
           RunError: an array is missing, has another shape or dtype, or is damaged.
         """
         where = self._directory / str(step)
-        checksums = self._document(step)["checksums"]
+        checksums = self._content(step)["checksums"]
         wanted = named_leaves(template)
         if set(wanted) != set(checksums):
             odd = sorted(set(wanted) ^ set(checksums))[0]
@@ -225,21 +224,25 @@ class Checkpoints:
         except Exception as error:
             raise RunError(f"cannot save a checkpoint in {self._directory}: {error}") from error
 
-    def _document(self, step: int) -> dict[str, Any]:
+    def _content(self, step: int) -> dict[str, Any]:
+        """What is stored beside the arrays, checked."""
         where = self._directory / str(step)
+        damaged = f"{where} is damaged: remove it to resume from the one before"
         try:
             document = self._manager.restore(
                 step, args=ocp.args.Composite(bookkeeping=ocp.args.JsonRestore())
             ).bookkeeping
+        # orbax raises many types for a file that it cannot read.
         except Exception as error:
-            raise RunError(
-                f"{where} is damaged: remove it to resume from the one before"
-            ) from error
-        if document.get("format") != FORMAT:
-            raise RunError(
-                f"{where} has format {document.get('format')}, this version reads {FORMAT}"
-            )
-        return document
+            raise RunError(damaged) from error
+        if not isinstance(document, dict) or "format" not in document:
+            raise RunError(damaged)
+        if document["format"] != FORMAT:
+            raise RunError(f"{where} has format {document['format']}, this version reads {FORMAT}")
+        content = document.get("content")
+        if document.get("checksum") != _json_checksum(content):
+            raise RunError(damaged)
+        return content
 
 
 def named_leaves(tree: PyTree) -> dict[str, Any]:
@@ -253,3 +256,7 @@ def named_leaves(tree: PyTree) -> dict[str, Any]:
 def checksum(array: np.ndarray) -> int:
     """CRC-32 of an array's bytes."""
     return zlib.crc32(np.ascontiguousarray(array).tobytes())
+
+
+def _json_checksum(content: Any) -> int:
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())

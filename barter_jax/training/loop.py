@@ -177,14 +177,15 @@ class Run:
             self.window.append(values)
             self.console.advance()
             last = self.step == total
+            stopping = bool(stop)  # looked at once: a signal may come between two looks
             improved = False
             if self.step % self.config.log.every_steps == 0 or last:
                 self.log_training()
             if self.step % self.plan.eval_every_steps == 0 or last:
                 improved = self.evaluate()
-            if self.step % self.plan.checkpoint_every_steps == 0 or improved or last or stop:
+            if self.step % self.plan.checkpoint_every_steps == 0 or improved or last or stopping:
                 self.checkpoint()
-            if stop and not last:
+            if stopping and not last:
                 self.checkpoints.wait()
                 self.console.say(f"saved at step {self.step}; the same command goes on from here")
                 raise Stopped(stop[0])

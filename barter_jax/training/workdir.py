@@ -42,8 +42,8 @@ def check(directory: Path, config: config_dict.ConfigDict, overwrite: bool) -> N
             )
         return
     try:
-        theirs = json.loads(file.read_text())["config"]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        theirs = dict(json.loads(file.read_text())["config"])
+    except (ValueError, KeyError, TypeError, OSError) as error:
         raise UserError(
             f"{file} cannot be read: give another --workdir, or --overwrite to start afresh"
         ) from error

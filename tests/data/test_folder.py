@@ -313,7 +313,7 @@ def test_progress_is_logged_during_long_decoding(monkeypatch):
     monkeypatch.setattr(cache, "_CHUNK", 2)
     monkeypatch.setattr(cache, "_SECONDS_BETWEEN_LOGS", -1)
     logged = []
-    monkeypatch.setattr(cache.logging, "info", lambda text, *args: logged.append(text % args))
+    monkeypatch.setattr(cache.log, "info", lambda text, *args: logged.append(text % args))
     np.testing.assert_array_equal(cache.decode_all(source, 2).images, source.images)
     assert logged == [f"decoded {n} of 6 images" for n in (2, 4, 6)]
 
