@@ -107,6 +107,7 @@ def default_config(model: str = "vit") -> config_dict.ConfigDict:
 
     c.executables = config_dict.ConfigDict()
     c.executables.capacity = 8  # compiled shapes kept at once
+    c.executables.ahead = True  # compile the next update's likely shape in the background
 
     c.checkpoint = config_dict.ConfigDict()
     c.checkpoint.every_steps = config_dict.placeholder(int)  # default: at each evaluation

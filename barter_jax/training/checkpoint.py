@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -184,6 +185,7 @@ class Checkpoints:
             ).arrays
         # orbax and tensorstore raise many types for data that cannot be decoded.
         except Exception as error:
+            _ignore_abandoned_reads()
             raise RunError(
                 f"{where} is damaged: remove it to resume from the one before"
             ) from error
@@ -260,3 +262,17 @@ def checksum(array: np.ndarray) -> int:
 
 def _json_checksum(content: Any) -> int:
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
+
+
+def _ignore_abandoned_reads() -> None:
+    """Keeps quiet the reads that orbax abandons when one of them fails.
+
+    Each complains from a thread of its own, later, that the event loop is closed.
+    """
+    before = sys.unraisablehook
+
+    def hook(unraisable):
+        if str(unraisable.exc_value) != "Event loop is closed":
+            before(unraisable)
+
+    sys.unraisablehook = hook

@@ -95,6 +95,7 @@ class ExecutableTable:
         self._entries: collections.OrderedDict[Topology, Entry] = collections.OrderedDict()
         self.compiled = 0
         self.compile_seconds = 0.0
+        self.last_compile_seconds = 0.0
 
     def __contains__(self, physical: Topology) -> bool:
         return physical in self._entries
@@ -115,6 +116,7 @@ class ExecutableTable:
         self._entries.move_to_end(physical)
         self.compiled += 1
         self.compile_seconds += entry.seconds
+        self.last_compile_seconds = entry.seconds
         while len(self._entries) > self._capacity:
             _, dropped = self._entries.popitem(last=False)
             dropped.train.free()

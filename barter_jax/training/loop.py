@@ -21,18 +21,20 @@ from ml_collections import config_dict
 
 from barter_jax import blueprint as blueprint_lib
 from barter_jax.core import accounting
+from barter_jax.core.barter import Decision
 from barter_jax.core.optimizer_state import UnsupportedOptimizerError, check_optimizer
 from barter_jax.deploy import evaluate as deployed
 from barter_jax.deploy import model as compact
 from barter_jax.errors import RunError, UserError
 from barter_jax.training import metrics, optimizer, records, workdir
 from barter_jax.training import state as state_lib
-from barter_jax.training.checkpoint import Best, Bookkeeping, Checkpoints
+from barter_jax.training.ahead import CompileAhead, prediction_steps
+from barter_jax.training.checkpoint import Best, Bookkeeping, Checkpoints, named_leaves
 from barter_jax.training.clock import Clock
 from barter_jax.training.compiled import compile_entry
-from barter_jax.training.console import Console, counts, duration
+from barter_jax.training.console import Console, counts
 from barter_jax.training.distributed import Placement
-from barter_jax.training.executables import ExecutableTable
+from barter_jax.training.executables import Entry, ExecutableTable
 from barter_jax.training.inputs import Inputs
 from barter_jax.training.signals import Stopped, stop_signals
 from barter_jax.training.state import TrainState
@@ -93,17 +95,17 @@ class Run:
     def __init__(self, config, directory, plan, barter, tx, placement, dataset):
         self.config, self.directory, self.plan = config, directory, plan
         self.barter, self.tx, self.placement, self.dataset = barter, tx, placement, dataset
-        self.table = ExecutableTable(
-            functools.partial(
-                compile_entry,
-                config=config,
-                blueprint=plan,
-                barter=barter,
-                tx=tx,
-                placement=placement,
-            ),
-            config.executables.capacity,
+        compile_shapes = functools.partial(
+            compile_entry, config=config, blueprint=plan, barter=barter, tx=tx, placement=placement
         )
+        self.table = ExecutableTable(compile_shapes, config.executables.capacity)
+        # With room for one shape only, a shape compiled ahead would push out the one in use.
+        self.ahead = CompileAhead(
+            self.table,
+            compile_shapes,
+            enabled=config.executables.ahead and config.executables.capacity > 1,
+        )
+        self._predict_at = prediction_steps(plan.schedule) if self.ahead.enabled else {}
         root = jax.random.key(config.seed)
         self.train_key = placement.replicate(jax.random.fold_in(root, 1))
         self.inputs = Inputs(config, dataset, placement, jax.random.fold_in(root, 2))
@@ -123,8 +125,9 @@ class Run:
         )
         self.console = Console(plan.total_steps, resumed_at)
         self._resumed_at = resumed_at
-        self._logged_at = self.clock.seconds()["step"]
-        self._logged_steps = 0
+        self.ready = 0  # updates of this process whose shapes were compiled when they came
+        self._step_seconds = self.clock.seconds()["step"]
+        self._logged_at, self._logged_steps = self._step_seconds, resumed_at
 
     def _start_or_resume(self) -> None:
         latest = self.checkpoints.latest_step()
@@ -164,11 +167,10 @@ class Run:
         total = self.plan.total_steps
         self._greet()
         if self.step < total:
-            entry = self._compiled()
+            entry, _ = self._compiled()
         while self.step < total:
             if self.barter.due(self.step):
-                self.update_topology()
-                entry = self.table.get(self.barter.physical(self.progress.topology))
+                entry = self.update_topology()
             with self.clock.charge("data"):
                 batch = self.inputs.next()
             images, targets = self.inputs.prepare(self.step, batch)
@@ -182,18 +184,22 @@ class Run:
             if self.step % self.config.log.every_steps == 0 or last:
                 self.log_training()
             if self.step % self.plan.eval_every_steps == 0 or last:
-                improved = self.evaluate()
+                improved = self.evaluate(entry)
             if self.step % self.plan.checkpoint_every_steps == 0 or improved or last or stopping:
                 self.checkpoint()
             if stopping and not last:
                 self.checkpoints.wait()
                 self.console.say(f"saved at step {self.step}; the same command goes on from here")
                 raise Stopped(stop[0])
+            if self.step in self._predict_at:
+                self.predict_topology(self._predict_at[self.step])
+            self.ahead.collect(self.barter.physical(self.progress.topology))
         return self.finish()
 
     def close(self) -> None:
         """Waits for saves and closes files."""
         self.console.close()
+        self.ahead.close()
         self.inputs.close()
         self.checkpoints.close()
         for writer in (self.metrics, self.topology_log, self.tensorboard):
@@ -215,27 +221,47 @@ class Run:
         if self.step:
             self.console.say(f"going on from step {self.step} of {self.directory}")
 
-    def _compiled(self):
-        """The compiled steps of the topology now; compiles them where they are not known yet."""
-        physical = self.barter.physical(self.progress.topology)
+    def _compiled(self) -> tuple[Entry, bool]:
+        """The compiled steps of the topology now, and whether they were ready."""
         with self.clock.charge("compile"):
-            known = physical in self.table
-            if not known and not len(self.table):
+            if not len(self.table):
                 self.console.say("compiling the training step ...")
-            entry = self.table.get(physical)
-        return entry
+            return self.ahead.take(self.barter.physical(self.progress.topology))
 
     # --- topology --------------------------------------------------------------------------
 
-    def update_topology(self) -> None:
-        """Decides on the running scores, resizes everything, switches to the new shapes."""
+    def _decide(self, step: int) -> Decision:
+        try:
+            return self.barter.decide(self.state.units, self.progress, step)
+        except FloatingPointError as error:
+            raise self._diverged(str(error)) from error
+
+    def predict_topology(self, step: int) -> None:
+        """Has the shapes compiled that the update at `step` would need if it came now.
+
+        Not where the compiler would hardly have begun by then: it would only take the processor
+        from the training, for a shape that may be the wrong one.
+        """
+        done = self.step - self._resumed_at
+        seconds_left = (
+            (step - self.step) * (self.clock.seconds()["step"] - self._step_seconds) / done
+        )
+        if seconds_left < 0.5 * self.table.last_compile_seconds:
+            return
+        with self.clock.charge("update"):
+            topology = self._decide(step).after.topology
+            self.ahead.request(self.barter.physical(topology))
+
+    def update_topology(self) -> Entry:
+        """Decides on the running scores, resizes everything, switches to the new shapes.
+
+        Returns:
+          The compiled steps for the new topology.
+        """
         jax.block_until_ready(self.state)
         before = self.clock.seconds()
         with self.clock.charge("update"):
-            try:
-                decision = self.barter.decide(self.state.units, self.progress, self.step)
-            except FloatingPointError as error:
-                raise self._diverged(str(error)) from error
+            decision = self._decide(self.step)
             if decision.plans:
                 resized = self.barter.apply(
                     decision, self.state.params, self.state.opt_state, self.state.units, self.tx
@@ -243,7 +269,8 @@ class Run:
                 self.state = TrainState(self.state.step, *self.placement.replicate(resized))
                 self.updates += 1
             self.progress = decision.after
-        self._compiled()
+        entry, ready = self._compiled()
+        self.ready += ready
         after = self.clock.seconds()
         compile_seconds = after["compile"] - before["compile"]
         stall = compile_seconds + after["update"] - before["update"]
@@ -253,7 +280,7 @@ class Run:
                     **row,
                     "compile_seconds": round(compile_seconds, 4),
                     "stall_seconds": round(stall, 4),
-                    "compiled_ahead": False,
+                    "compiled_ahead": ready,
                 }
             )
         moved = ", ".join(
@@ -262,8 +289,10 @@ class Run:
         )
         self.console.say(
             f"topology update at step {self.step}: {moved or 'nothing moves'} "
-            f"({counts(self.progress.topology)}; {duration(stall)} stall)"
+            f"({counts(self.progress.topology)}; {stall:.2f} s stall"
+            f"{'' if ready else ', compiled now'})"
         )
+        return entry
 
     # --- measuring -------------------------------------------------------------------------
 
@@ -274,7 +303,7 @@ class Run:
         values = {name: float(np.mean([row[name] for row in rows])) for name in names}
         # The window is fetched, so the device has done all of its steps.
         seconds = self.clock.seconds()["step"]
-        steps = self.step - max(self._resumed_at, self._logged_steps)
+        steps = self.step - self._logged_steps
         elapsed = max(seconds - self._logged_at, 1e-9)
         self._logged_at, self._logged_steps = seconds, self.step
         self.window = []
@@ -305,15 +334,17 @@ class Run:
             "Lower config.optimizer.learning_rate or set config.optimizer.clip_norm"
         )
 
-    def evaluate(self) -> bool:
+    def evaluate(self, entry: Entry) -> bool:
         """Measures on the validation split; keeps the model if it is the best so far."""
         jax.block_until_ready(self.state)
-        entry = self._compiled()
+        self._window_rows()  # tells the step at which a loss was not finite, if one was
         with self.clock.charge("evaluation"):
             found = [
                 entry.evaluate(self.state.params, *batch) for batch in self.inputs.validation()
             ]
             values = metrics.summarise(jax.device_get(found))
+            if not np.isfinite(values["loss"]):
+                raise self._diverged(f"the validation loss is {values['loss']}")
             improved = values["accuracy"] > self.best.value
             if improved:
                 self.best = Best(self.step, values["accuracy"])
@@ -344,6 +375,10 @@ class Run:
         with self.clock.charge("checkpoint"):
             rows = self._window_rows()
             state = self._unpadded()
+            # The loss of a step is that before it; what the step made of the state shows here.
+            for name, leaf in named_leaves(state).items():
+                if not np.all(np.isfinite(leaf)):
+                    raise self._diverged(f"{name} is not finite")
         self.checkpoints.save(
             state,
             Bookkeeping(
@@ -394,7 +429,11 @@ class Run:
             steps=self.step,
             test=test,
             updates=self.updates,
-            compiled_shapes=self.table.compiled,
+            compiled={
+                "shapes": self.table.compiled,
+                "updates_ready": self.ready,
+                "background_seconds": round(self.ahead.background_seconds, 3),
+            },
             seconds=self.clock.seconds(),
         )
         write_json(self.directory / SUMMARY, summary)

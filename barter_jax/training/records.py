@@ -46,7 +46,7 @@ def summary(
     steps: int,
     test: Mapping[str, float],
     updates: int,
-    compiled_shapes: int,
+    compiled: Mapping[str, float],
     seconds: Mapping[str, float],
 ) -> dict[str, Any]:
     """`summary.json`: final and best metrics, size and cost, and where the time went.
@@ -58,7 +58,8 @@ def summary(
       steps: optimizer steps taken.
       test: the best model's metrics on the test split.
       updates: topology updates that moved a unit.
-      compiled_shapes: padded topologies compiled by this process.
+      compiled: what this process compiled: shapes, updates whose shapes were ready when they
+        came, and seconds of the background thread.
       seconds: wall-clock by kind.
     """
     return {
@@ -72,7 +73,7 @@ def summary(
         "updates": updates,
         "moved": {unit: progress.moved.of(unit) for unit in UNITS},
         "planned": {unit: plan.transfers.of(unit) for unit in UNITS},
-        "compiled_shapes": compiled_shapes,
+        "compiled": dict(compiled),
         "seconds": {
             **{kind: round(value, 3) for kind, value in seconds.items()},
             "total": round(sum(seconds.values()), 3),
