@@ -52,10 +52,18 @@ class Command:
         self._code: int | None = None
 
     @property
+    def stdout(self) -> str:
+        return self._said("stdout")
+
+    @property
     def stderr(self) -> str:
         """What it has said so far."""
+        return self._said("stderr")
+
+    def _said(self, name: str) -> str:
+        # A process that was killed at once has no files yet.
         with contextlib.suppress(FileNotFoundError):
-            return (self._folder / "stderr").read_text()
+            return (self._folder / name).read_text()
         return ""
 
     @property
@@ -76,7 +84,7 @@ class Command:
                 os.kill(self.pid, signal.SIGKILL)
                 self._code = int(self._reply(10))
                 raise
-        return Result(self._code, (self._folder / "stdout").read_text(), self.stderr)
+        return Result(self._code, self.stdout, self.stderr)
 
     def _reply(self, timeout: float) -> bytes:
         if not select.select([self._server.stdout], [], [], timeout)[0]:

@@ -1,0 +1,316 @@
+"""A run interrupted anywhere and started again gives the same bits as one that never was."""
+
+import functools
+import json
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from barter_jax.deploy import evaluate as deployed
+from barter_jax.deploy import model as compact
+from barter_jax.errors import UserError
+from barter_jax.training import loop
+from barter_jax.training.checkpoint import named_leaves
+from barter_jax.training.inputs import Inputs
+from barter_jax.training.signals import Stopped
+from barter_jax.training.writers import JsonLines
+from tests.training import commands, tiny
+from tests.training.tiny import STEPS, UPDATES_AT, Crash
+
+MAIN = "barter_jax.main"
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """What the tiny run comes to when nobody disturbs it."""
+    directory = tmp_path_factory.mktemp("unbroken")
+    tiny.train(tiny.config(), directory)
+    return tiny.outcome(tiny.config(), directory)
+
+
+def test_the_run_that_is_broken_below_is_worth_it(unbroken):
+    """Its updates move heads and channels, and what follows depends on all that is saved."""
+    assert [(r["step"], r["unit"], r["moved"]) for r in unbroken["topology"]] == [
+        (3, "heads", 1),
+        (3, "channels", 3),
+        (8, "heads", 1),
+        (8, "channels", 2),
+    ]
+    counts = [json.dumps(row["counts"]) for row in unbroken["topology"]]
+    assert len(set(counts)) == 2
+    steps = [(row["split"], row["step"]) for row in unbroken["metrics"]]
+    assert steps == [
+        ("validation", 4),
+        ("train", 5),
+        ("validation", 8),
+        ("train", 10),
+        ("train", 12),
+        ("validation", 12),
+        ("test", 12),
+    ]
+
+
+def test_the_same_config_gives_the_same_bits_and_another_seed_others(unbroken, tmp_path):
+    tiny.train(tiny.config(), tmp_path / "again")
+    tiny.assert_same(tiny.outcome(tiny.config(), tmp_path / "again"), unbroken)
+    other = tiny.config(seed=1)
+    tiny.train(other, tmp_path / "other")
+    assert tiny.outcome(other, tmp_path / "other")["model"] != unbroken["model"]
+
+
+@pytest.mark.parametrize("step", [0, 2, 5, 8, 11])
+def test_interrupted_before_each_step(step, unbroken, tmp_path, monkeypatch):
+    tiny.crash_on_call(monkeypatch, Inputs, "next", step + 1)
+    resumed_is_same(unbroken, tmp_path)
+
+
+def at(step):
+    """Calls of a method of the run once so many steps are done."""
+    return lambda run, *_: run.step == step
+
+
+# What raises, at which of its calls: each of these stands for being killed there.
+PLACES = {
+    "deciding an update": (loop.Run, "update_topology", 1, at(8)),
+    "compiling for an update": (loop.Run, "_compiled", 1, at(3)),
+    "writing the second row of an update": (JsonLines, "write", 2),
+    "after the best model, before its metrics": (JsonLines, "write", 3),
+    "writing the best model": (compact, "save", 1),
+    "saving after the best evaluation": (loop.Run, "checkpoint", 1, at(4)),
+    "saving at the step of an update": (loop.Run, "checkpoint", 1, at(3)),
+    "evaluating at the step of an update": (loop.Run, "evaluate", 1, at(8)),
+    "logging": (loop.Run, "log_training", 1, at(10)),
+    "saving at the end": (loop.Run, "checkpoint", 1, at(STEPS)),
+    "testing": (deployed, "evaluate", 1),
+    "writing the summary": (loop, "write_json", 1),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_interrupted_in_the_middle_of_things(place, unbroken, tmp_path, monkeypatch):
+    tiny.crash_on_call(monkeypatch, *PLACES[place])
+    resumed_is_same(unbroken, tmp_path)
+
+
+def resumed_is_same(unbroken, directory):
+    config = tiny.config()
+    with pytest.raises(Crash):
+        tiny.train(config, directory)
+    assert not (directory / "summary.json").exists()
+    tiny.train(config, directory)
+    tiny.assert_same(tiny.outcome(config, directory), unbroken)
+
+
+def test_interrupted_again_and_again(unbroken, tmp_path):
+    """Every process takes two steps or three; no checkpoint is of use to more than one."""
+    config, started = tiny.config(), 0
+    while not (tmp_path / "summary.json").exists():
+        started += 1
+        with pytest.MonkeyPatch.context() as patch:
+            tiny.crash_on_call(patch, Inputs, "next", 4)
+            try:
+                tiny.train(config, tmp_path)
+            except Crash:
+                pass
+        assert started < 9
+    assert started >= 4
+    tiny.assert_same(tiny.outcome(config, tmp_path), unbroken)
+
+
+@pytest.mark.parametrize(
+    "number, step",
+    [(signal.SIGINT, 1), (signal.SIGTERM, 4), (signal.SIGINT, 8), (signal.SIGTERM, 9)],
+)
+def test_stopped_by_a_signal(number, step, unbroken, tmp_path, monkeypatch):
+    """The step under way is finished and saved, even where nothing is due."""
+    original = Inputs.next
+    calls = 0
+
+    def next_batch(self):
+        nonlocal calls
+        calls += 1
+        if calls == step:
+            signal.raise_signal(number)
+        return original(self)
+
+    monkeypatch.setattr(Inputs, "next", next_batch)
+    with pytest.raises(Stopped) as stopped:
+        tiny.train(tiny.config(), tmp_path)
+    assert stopped.value.exit_code == 128 + number
+    assert tiny.saved(tiny.config(), tmp_path)[1].step == step
+    # The handlers that were there before are back.
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    tiny.train(tiny.config(), tmp_path)
+    tiny.assert_same(tiny.outcome(tiny.config(), tmp_path), unbroken)
+
+
+def test_a_signal_during_the_last_step_lets_the_run_finish(unbroken, tmp_path, monkeypatch):
+    original = loop.Run.evaluate
+
+    def evaluate(self, *args):
+        if self.step == STEPS:
+            signal.raise_signal(signal.SIGTERM)
+        return original(self, *args)
+
+    monkeypatch.setattr(loop.Run, "evaluate", evaluate)
+    tiny.train(tiny.config(), tmp_path)
+    tiny.assert_same(tiny.outcome(tiny.config(), tmp_path), unbroken)
+
+
+def test_a_signal_between_the_two_looks_at_it_is_not_answered_without_saving(tmp_path, monkeypatch):
+    """A signal may come when it has just been decided that there is nothing to save."""
+
+    class Late(list):
+        looks = 0
+
+        def __bool__(self):
+            Late.looks += 1
+            return Late.looks > 1
+
+    original = loop.Run.run
+    monkeypatch.setattr(loop.Run, "run", lambda self, stop: original(self, Late([signal.SIGTERM])))
+    with pytest.raises(Stopped):
+        tiny.train(tiny.config(), tmp_path)
+    written = tiny.saved(tiny.config(), tmp_path)[1].step
+    # It was asked to stop at step 1 or 2; had it gone on, it would not have raised so early.
+    assert written in (1, 2)
+
+
+def test_a_second_signal_does_not_wait(tmp_path, monkeypatch):
+    original = Inputs.next
+
+    def next_batch(self):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        return original(self)
+
+    monkeypatch.setattr(Inputs, "next", next_batch)
+    with pytest.raises(KeyboardInterrupt):
+        tiny.train(tiny.config(), tmp_path)
+
+
+# --- real processes ----------------------------------------------------------------------------
+
+
+def command(directory, *overrides):
+    return MAIN, f"--config={tiny.CONFIG_FILE}", f"--workdir={directory}", *overrides
+
+
+EVERY_STEP = "--config.log.every_steps=1"
+
+
+def wait_until(process, happened, timeout=60):
+    """Returns whether it happened while the process ran."""
+    end = time.monotonic() + timeout
+    while process.running and time.monotonic() < end:
+        if happened():
+            return True
+        time.sleep(0.001)
+    return False
+
+
+@pytest.mark.slow
+def test_killed_again_and_again(tmp_path):
+    """SIGKILL while compiling, stepping, saving and updating the topology."""
+    config = tiny.config(log__every_steps=1)
+    tiny.train(config, tmp_path / "unbroken")  # Compiles what the processes load.
+    directory = tmp_path / "killed"
+
+    def saving(step):
+        """The directory of a checkpoint, or of one that is not complete yet, has appeared."""
+        return any(p.name.startswith(str(step)) for p in (directory / "checkpoints").iterdir())
+
+    moments = [
+        lambda process: "compiling" in process.stderr,
+        lambda process: (directory / "checkpoints").exists() and saving(3),
+        lambda process: "topology update at step 3" in process.stderr,
+        lambda process: "step 6/12" in process.stderr,
+        lambda process: "topology update at step 8" in process.stderr,
+    ]
+    killed = 0
+    for happened in moments:
+        with commands.started(*command(directory, EVERY_STEP)) as process:
+            if wait_until(process, functools.partial(happened, process)):
+                process.send(signal.SIGKILL)
+            killed += process.wait().code == -signal.SIGKILL
+    assert killed >= 4
+    result = commands.run(*command(directory, EVERY_STEP))
+    assert result.code == 0, result.stderr
+    tiny.assert_same(tiny.outcome(config, directory), tiny.outcome(config, tmp_path / "unbroken"))
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_command_that_is_stopped_saves_and_says_so(number, code, unbroken, tmp_path):
+    with commands.started(*command(tmp_path)) as process:
+        # Compiling for the second update leaves time.
+        assert wait_until(process, lambda: "topology update at step 3" in process.stderr)
+        process.send(number)
+        result = process.wait()
+    assert result.code == code, result.stderr
+    assert "Traceback" not in result.stderr
+    step = tiny.saved(tiny.config(), tmp_path)[1].step
+    assert f"saved at step {step}" in result.stderr
+    tiny.train(tiny.config(), tmp_path)
+    tiny.assert_same(tiny.outcome(tiny.config(), tmp_path), unbroken)
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path):
+    tiny.train(tiny.config(), tmp_path)
+    before = tiny.snapshot(tmp_path)
+    result = commands.run(*command(tmp_path))
+    assert result.code == 0
+    assert "finished" in result.stderr
+    assert tiny.snapshot(tmp_path) == before
+
+
+# --- with another config -----------------------------------------------------------------------
+
+
+def test_another_seed_is_refused(tmp_path, monkeypatch):
+    tiny.crash_on_call(monkeypatch, Inputs, "next", 5)
+    with pytest.raises(Crash):
+        tiny.train(tiny.config(), tmp_path)
+    before = tiny.snapshot(tmp_path)
+    with pytest.raises(UserError, match="seed is 0 there and 1 here"):
+        tiny.train(tiny.config(seed=1), tmp_path)
+    assert tiny.snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize("first, then", [((1, 1), (4, 12)), ((4, 12), (1, 1))])
+def test_another_bucket_goes_on_to_much_the_same(first, then, unbroken, tmp_path, monkeypatch):
+    """Checkpoints hold no padding, so any bucket can take over."""
+    tiny.crash_on_call(monkeypatch, Inputs, "next", 6)
+    before = tiny.config(bucket__heads=first[0], bucket__channels=first[1])
+    with pytest.raises(Crash):
+        tiny.train(before, tmp_path)
+    state, books = tiny.saved(before, tmp_path)
+    assert books.step == 4
+    for i in range(2):
+        block = state.params[f"block_{i}"]
+        heads, channels = (books.progress.topology.of(unit)[i] for unit in ("heads", "channels"))
+        assert block["attention"]["query"]["kernel"].shape[1] == heads
+        assert block["mlp"]["fc1"]["kernel"].shape == (16, channels)
+        assert state.units.pruning["channels"][i].shape == (channels,)
+        assert state.units.born["heads"][i].shape == (heads,)
+    assert not any(np.all(leaf == 0) for leaf in state.units.pruning["channels"])
+    after = tiny.config(bucket__heads=then[0], bucket__channels=then[1])
+    tiny.train(after, tmp_path)
+    tiny.assert_close(tiny.outcome(after, tmp_path), unbroken)
+    resolved = json.loads((tmp_path / "config.json").read_text())["config"]["bucket"]
+    assert resolved == {"heads": then[0], "channels": then[1]}
+
+
+def test_a_checkpoint_has_all_that_the_state_has(tmp_path):
+    tiny.train(tiny.config(), tmp_path)
+    state, books = tiny.saved(tiny.config(), tmp_path)
+    names = set(named_leaves(state))
+    for part in ("step", "params.cls_token", "units.observed", "units.growth.heads.0"):
+        assert part in names
+    assert sum(".mu." in name for name in names) == len(named_leaves(state.params))
+    assert sum(".nu." in name for name in names) == len(named_leaves(state.params))
+    assert (int(state.step), int(state.units.observed), books.step) == (STEPS,) * 3
+    born = np.concatenate([*state.units.born["channels"], *state.units.born["heads"]])
+    assert {step for step in born if step >= 0} <= set(UPDATES_AT)
+    assert (born >= 0).any()
