@@ -209,10 +209,20 @@ def read_card(path: str | os.PathLike[str]) -> Card:
         raise RunError(f"{file} is damaged: {error}") from error
     if "barter_jax" not in metadata:
         raise UserError(f"{file} is not a barter_jax model: it says nothing of its architecture")
-    document = json.loads(metadata["barter_jax"])
-    if document.get("format") != FORMAT:
-        raise UserError(f"{file} has format {document.get('format')}; this version reads {FORMAT}")
-    return Card.from_json(document)
+    try:
+        document = json.loads(metadata["barter_jax"])
+        if document["format"] != FORMAT:
+            raise UserError(f"{file} has format {document['format']}; this version reads {FORMAT}")
+        card = Card.from_json(document)
+        if card.model in models.MODELS:
+            _model_config(card)
+    except UserError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(
+            f"{file} is damaged: its description cannot be read ({type(error).__name__}: {error})"
+        ) from error
+    return card
 
 
 def _find(path: Path) -> Path:

@@ -34,11 +34,15 @@ class Best:
 
     Attributes:
       step: where it was, -1 before the first.
-      value: validation accuracy there.
+      metrics: validation metrics there.
     """
 
     step: int = -1
-    value: float = float("-inf")
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def accuracy(self) -> float:
+        return self.metrics.get("accuracy", float("-inf"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +68,11 @@ class Bookkeeping:
     updates: int
 
     def to_json(self) -> dict[str, Any]:
-        best = dataclasses.asdict(self.best) if self.best.step >= 0 else None
-        return {**vars(self), "progress": self.progress.to_json(), "best": best}
+        return {
+            **vars(self),
+            "progress": self.progress.to_json(),
+            "best": dataclasses.asdict(self.best),
+        }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Bookkeeping:
@@ -73,7 +80,7 @@ class Bookkeeping:
             **{
                 **data,
                 "progress": Progress.from_json(data["progress"]),
-                "best": Best(**data["best"]) if data["best"] else Best(),
+                "best": Best(**data["best"]),
             }
         )
 
@@ -229,6 +236,8 @@ class Checkpoints:
     def _content(self, step: int) -> dict[str, Any]:
         """What is stored beside the arrays, checked."""
         where = self._directory / str(step)
+        if not where.is_dir():
+            raise RunError(f"{where} is missing")
         damaged = f"{where} is damaged: remove it to resume from the one before"
         try:
             document = self._manager.restore(

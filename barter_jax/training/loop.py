@@ -23,6 +23,7 @@ from barter_jax import blueprint as blueprint_lib
 from barter_jax.core import accounting
 from barter_jax.core.barter import Decision
 from barter_jax.core.optimizer_state import UnsupportedOptimizerError, check_optimizer
+from barter_jax.core.topology import Topology
 from barter_jax.deploy import evaluate as deployed
 from barter_jax.deploy import model as compact
 from barter_jax.errors import RunError, UserError
@@ -64,8 +65,7 @@ def train(config: config_dict.ConfigDict, directory: Path, overwrite: bool) -> d
     """
     workdir.check(directory, config, overwrite)
     if (directory / SUMMARY).exists() and not overwrite:
-        log.info("%s is finished; nothing is left to do", directory)
-        return json.loads((directory / SUMMARY).read_text())
+        return _finished(directory / SUMMARY)
     plan = blueprint_lib.make(config, *blueprint_lib.data_sizes(config))
     barter = blueprint_lib.make_barter(config, plan)
     tx = optimizer.make(config.optimizer, plan.total_steps)
@@ -87,6 +87,16 @@ def train(config: config_dict.ConfigDict, directory: Path, overwrite: bool) -> d
         run = Run(config, directory, plan, barter, tx, placement, dataset)
         with contextlib.closing(run), stop_signals() as stop:
             return run.run(stop)
+
+
+def _finished(file: Path) -> dict[str, Any]:
+    """The summary of a run that is done already."""
+    try:
+        summary = json.loads(file.read_text())
+    except ValueError as error:
+        raise UserError(f"{file} cannot be read: remove it, and it is written again") from error
+    log.info("%s is finished; nothing is left to do", file.parent)
+    return summary
 
 
 class Run:
@@ -322,10 +332,12 @@ class Run:
             for row in jax.device_get(self.window)
         ]
         for i, row in enumerate(self.window):
-            if not np.isfinite(row["loss"]):
-                raise self._diverged(
-                    f"the loss is {row['loss']}", self.step - len(self.window) + i + 1
-                )
+            for name, value in row.items():
+                if not np.isfinite(value):
+                    raise self._diverged(
+                        f"the {name.replace('_', ' ')} is {value}",
+                        self.step - len(self.window) + i + 1,
+                    )
         return self.window
 
     def _diverged(self, why: str, step: int | None = None) -> RunError:
@@ -345,10 +357,10 @@ class Run:
             values = metrics.summarise(jax.device_get(found))
             if not np.isfinite(values["loss"]):
                 raise self._diverged(f"the validation loss is {values['loss']}")
-            improved = values["accuracy"] > self.best.value
+            improved = values["accuracy"] > self.best.accuracy
             if improved:
-                self.best = Best(self.step, values["accuracy"])
-                self._write_model(self._unpadded().params, values)
+                self.best = Best(self.step, values)
+                self._write_model(self._unpadded().params, self.progress.topology)
         self._write_metrics("validation", values)
         self.console.say(
             f"step {self.step}  validation loss {values['loss']:.4f}  accuracy "
@@ -392,33 +404,42 @@ class Run:
             ),
         )
 
-    def _write_model(self, params, values: dict[str, float]) -> None:
-        fields = dataclasses.asdict(self.plan.model)
+    def _write_model(self, params: Any, topology: Topology) -> None:
+        """Writes unpadded parameters as the compact model of the best evaluation."""
         compact.save(
             self.directory / "model",
             compact.Card(
                 model=self.config.model.name,
-                model_config=fields,
-                topology=self.progress.topology,
+                model_config=dataclasses.asdict(self.plan.model),
+                topology=topology,
                 labels=tuple(self.dataset.class_names),
                 image_size=self.plan.image_size,
                 mean=tuple(self.config.data.mean),
                 std=tuple(self.config.data.std),
-                step=self.step,
-                metrics=values,
+                step=self.best.step,
+                metrics=self.best.metrics,
             ),
             params,
         )
 
+    def _holds_best_model(self) -> bool:
+        """Whether `model/` is what the best evaluation wrote: it may have been removed since."""
+        try:
+            return compact.read_card(self.directory).step == self.best.step
+        except (UserError, RunError):
+            return False
+
     def finish(self) -> dict[str, Any]:
         """Measures the best model on the test split, from its file, and writes the summary."""
         self.checkpoints.wait()
-        model = compact.load(self.directory)
-        if model.card.step != self.best.step:
-            raise RunError(
-                f"{self.directory / 'model'} is of step {model.card.step}, the best is of step "
-                f"{self.best.step}: something else wrote there"
+        if not self._holds_best_model():
+            books = self.checkpoints.read_bookkeeping(self.best.step)
+            topology = books.progress.topology
+            state = self.checkpoints.restore(
+                self.best.step, state_lib.abstract(self.plan, self.tx, topology)
             )
+            self._write_model(state.params, topology)
+        model = compact.load(self.directory)
         with self.clock.charge("evaluation"):
             test = deployed.evaluate(model, self.dataset.test)
         self._write_metrics("test", test)
@@ -438,7 +459,7 @@ class Run:
         )
         write_json(self.directory / SUMMARY, summary)
         self.console.say(
-            f"best at step {self.best.step}: validation accuracy {self.best.value:.4f}, test "
+            f"best at step {self.best.step}: validation accuracy {self.best.accuracy:.4f}, test "
             f"accuracy {test['accuracy']:.4f}, macro-F1 {test['macro_f1']:.4f}; {model!r} in "
             f"{self.directory / 'model'}"
         )

@@ -50,11 +50,11 @@ def open_checkpoints():
 def test_what_is_saved_comes_back(tmp_path, open_checkpoints):
     first = open_checkpoints(tmp_path / "c")
     assert first.latest_step() is None
-    first.save(state(), books(3, Best(2, 0.25)))
+    first.save(state(), books(3, Best(2, {"accuracy": 0.25})))
     first.wait()
     again = open_checkpoints(tmp_path / "c")
     assert again.latest_step() == 3
-    assert again.read_bookkeeping(3) == books(3, Best(2, 0.25))
+    assert again.read_bookkeeping(3) == books(3, Best(2, {"accuracy": 0.25}))
     restored = again.restore(3, state(1))
     assert type(restored["counts"]) is tuple
     for got, want in zip(_leaves(restored), _leaves(state()), strict=True):
@@ -69,7 +69,7 @@ def _leaves(tree):
 
 def test_there_may_be_no_best_yet():
     found = json.loads(json.dumps(books(1).to_json()))
-    assert found["best"] is None
+    assert found["best"]["step"] == -1
     assert Bookkeeping.from_json(found) == books(1)
 
 
@@ -81,13 +81,13 @@ def test_the_best_and_the_latest_are_kept_when_the_metric_worsens(tmp_path, open
     checkpoints = open_checkpoints(tmp_path)
     best = {1: 1, 2: 2, 3: 2, 4: 2, 5: 5, 6: 5}
     for step, at in best.items():
-        checkpoints.save(state(), books(step, Best(at, 0.1 * at)))
+        checkpoints.save(state(), books(step, Best(at, {"accuracy": 0.1 * at})))
         checkpoints.wait()
         assert kept(tmp_path) == sorted({at, step})
     # Another process, which learns of the best from what it saves.
     checkpoints.close()
     again = open_checkpoints(tmp_path)
-    again.save(state(), books(7, Best(5, 0.5)))
+    again.save(state(), books(7, Best(5, {"accuracy": 0.5})))
     again.wait()
     assert kept(tmp_path) == [5, 7]
 
@@ -95,7 +95,7 @@ def test_the_best_and_the_latest_are_kept_when_the_metric_worsens(tmp_path, open
 def test_more_may_be_kept(tmp_path, open_checkpoints):
     checkpoints = open_checkpoints(tmp_path, keep=3)
     for step in range(1, 7):
-        checkpoints.save(state(), books(step, Best(1, 0.5)))
+        checkpoints.save(state(), books(step, Best(1, {"accuracy": 0.5})))
     checkpoints.wait()
     assert kept(tmp_path) == [1, 4, 5, 6]
 

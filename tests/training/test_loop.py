@@ -63,7 +63,7 @@ def test_the_best_evaluation_is_the_model_and_the_checkpoint(run):
     jax.tree.map(np.testing.assert_array_equal, state.params, jax.device_get(model.params))
     _, last = tiny.saved(tiny.config(), directory)
     assert last.step == 12
-    assert (last.best.step, last.best.value) == (best["step"], best["accuracy"])
+    assert (last.best.step, last.best.accuracy) == (best["step"], best["accuracy"])
     assert summary["topology"] == last.progress.topology.to_json()
 
 
@@ -279,7 +279,30 @@ def test_scores_that_are_no_numbers_are_divergence(tmp_path, monkeypatch):
         tiny.train(tiny.config(**ONE_SHAPE), tmp_path)
 
 
-def test_a_model_that_is_not_of_the_best_step_is_not_reported(tmp_path, monkeypatch):
+def test_a_model_lost_before_the_end_is_made_again(tmp_path, monkeypatch):
+    """From the best checkpoint, to the same bytes; the step of another evaluation will not do."""
+    config = tiny.config(**ONE_SHAPE)
+    summary = tiny.train(config, tmp_path / "kept")
+    wanted = (tmp_path / "kept" / "model" / compact.FILE).read_bytes()
+    original = loop.Run.finish
+
+    def lose(self):
+        (self.directory / "model" / compact.FILE).unlink()
+        return original(self)
+
+    def misdate(self):
+        model = compact.load(self.directory)
+        card = dataclasses.replace(model.card, step=model.card.step + 1)
+        compact.save(self.directory / "model", card, model.params)
+        return original(self)
+
+    for name, harm in {"lost": lose, "misdated": misdate}.items():
+        monkeypatch.setattr(loop.Run, "finish", harm)
+        assert tiny.train(config, tmp_path / name)["test"] == summary["test"]
+        assert (tmp_path / name / "model" / compact.FILE).read_bytes() == wanted
+
+
+def test_a_best_checkpoint_that_is_missing_is_named(tmp_path, monkeypatch):
     original = loop.Run.finish
 
     def finish(self):
@@ -287,6 +310,6 @@ def test_a_model_that_is_not_of_the_best_step_is_not_reported(tmp_path, monkeypa
         return original(self)
 
     monkeypatch.setattr(loop.Run, "finish", finish)
-    with pytest.raises(RunError, match="something else wrote there"):
+    with pytest.raises(RunError, match=r"checkpoints/\d+ is missing"):
         tiny.train(tiny.config(**ONE_SHAPE), tmp_path)
     assert not (tmp_path / "summary.json").exists()
