@@ -8,7 +8,6 @@ resumed run therefore decides it again, from the same scores.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import json
 import logging
@@ -26,8 +25,8 @@ from barter_jax.core.optimizer_state import UnsupportedOptimizerError, check_opt
 from barter_jax.core.topology import Topology
 from barter_jax.deploy import evaluate as deployed
 from barter_jax.deploy import model as compact
-from barter_jax.errors import RunError, UserError
-from barter_jax.training import metrics, optimizer, records, workdir
+from barter_jax.errors import UserError
+from barter_jax.training import best_model, metrics, optimizer, records, workdir
 from barter_jax.training import state as state_lib
 from barter_jax.training.ahead import CompileAhead, prediction_steps
 from barter_jax.training.checkpoint import Best, Bookkeeping, Checkpoints, named_leaves
@@ -39,6 +38,7 @@ from barter_jax.training.executables import Entry, ExecutableTable
 from barter_jax.training.inputs import Inputs
 from barter_jax.training.signals import Stopped, stop_signals
 from barter_jax.training.state import TrainState
+from barter_jax.training.window import Window, diverged
 from barter_jax.training.writers import JsonLines, TensorBoard, write_json
 
 log = logging.getLogger("barter_jax")
@@ -146,17 +146,13 @@ class Run:
                 self.plan, self.barter, self.tx, self.config.seed
             )
             self.step, self.best, self.updates = 0, Best(), 0
-            self.window: list[dict[str, Any]] = []
+            self.window = Window({})
             seconds: dict[str, float] = {}
         else:
             books = self.checkpoints.read_bookkeeping(latest)
             self.step, self.progress, self.best = books.step, books.progress, books.best
             self.updates = books.updates
-            names = list(books.window)
-            self.window = [
-                dict(zip(names, row, strict=True))
-                for row in zip(*books.window.values(), strict=True)
-            ]
+            self.window = Window(books.window)
             seconds = books.seconds
             topology = self.progress.topology
             state = state_lib.repad(
@@ -244,7 +240,7 @@ class Run:
         try:
             return self.barter.decide(self.state.units, self.progress, step)
         except FloatingPointError as error:
-            raise self._diverged(str(error)) from error
+            raise diverged(self.step, str(error)) from error
 
     def predict_topology(self, step: int) -> None:
         """Has the shapes compiled that the update at `step` would need if it came now.
@@ -308,15 +304,12 @@ class Run:
 
     def log_training(self) -> None:
         """Writes the means over the steps since the last line."""
-        rows = self._window_rows()
-        names = rows[0]
-        values = {name: float(np.mean([row[name] for row in rows])) for name in names}
+        values = self.window.close(self.step)
         # The window is fetched, so the device has done all of its steps.
         seconds = self.clock.seconds()["step"]
         steps = self.step - self._logged_steps
         elapsed = max(seconds - self._logged_at, 1e-9)
         self._logged_at, self._logged_steps = seconds, self.step
-        self.window = []
         rate = float(
             optimizer.learning_rate(self.config.optimizer, self.plan.total_steps)(self.step)
         )
@@ -325,38 +318,17 @@ class Run:
         self._write_metrics("train", values)
         self.console.train(self.step, values, self.progress.topology)
 
-    def _window_rows(self) -> list[dict[str, float]]:
-        """The training metrics since the last line, on the host."""
-        self.window = [
-            {name: float(value) for name, value in row.items()}
-            for row in jax.device_get(self.window)
-        ]
-        for i, row in enumerate(self.window):
-            for name, value in row.items():
-                if not np.isfinite(value):
-                    raise self._diverged(
-                        f"the {name.replace('_', ' ')} is {value}",
-                        self.step - len(self.window) + i + 1,
-                    )
-        return self.window
-
-    def _diverged(self, why: str, step: int | None = None) -> RunError:
-        return RunError(
-            f"training diverged at step {self.step if step is None else step}: {why}. "
-            "Lower config.optimizer.learning_rate or set config.optimizer.clip_norm"
-        )
-
     def evaluate(self, entry: Entry) -> bool:
         """Measures on the validation split; keeps the model if it is the best so far."""
         jax.block_until_ready(self.state)
-        self._window_rows()  # tells the step at which a loss was not finite, if one was
+        self.window.fetch(self.step)  # tells the step at which a loss was not finite, if one was
         with self.clock.charge("evaluation"):
             found = [
                 entry.evaluate(self.state.params, *batch) for batch in self.inputs.validation()
             ]
             values = metrics.summarise(jax.device_get(found))
             if not np.isfinite(values["loss"]):
-                raise self._diverged(f"the validation loss is {values['loss']}")
+                raise diverged(self.step, f"the validation loss is {values['loss']}")
             improved = values["accuracy"] > self.best.accuracy
             if improved:
                 self.best = Best(self.step, values)
@@ -385,12 +357,12 @@ class Run:
         """Starts to save everything that a resume needs."""
         jax.block_until_ready(self.state)
         with self.clock.charge("checkpoint"):
-            rows = self._window_rows()
+            window = self.window.fetch(self.step)
             state = self._unpadded()
             # The loss of a step is that before it; what the step made of the state shows here.
             for name, leaf in named_leaves(state).items():
                 if not np.all(np.isfinite(leaf)):
-                    raise self._diverged(f"{name} is not finite")
+                    raise diverged(self.step, f"{name} is not finite")
         self.checkpoints.save(
             state,
             Bookkeeping(
@@ -398,41 +370,22 @@ class Run:
                 progress=self.progress,
                 data=self.inputs.get_state(),
                 best=self.best,
-                window={name: [row[name] for row in rows] for name in (rows[0] if rows else ())},
+                window=window,
                 seconds=self.clock.seconds(),
                 updates=self.updates,
             ),
         )
 
     def _write_model(self, params: Any, topology: Topology) -> None:
-        """Writes unpadded parameters as the compact model of the best evaluation."""
-        compact.save(
-            self.directory / "model",
-            compact.Card(
-                model=self.config.model.name,
-                model_config=dataclasses.asdict(self.plan.model),
-                topology=topology,
-                labels=tuple(self.dataset.class_names),
-                image_size=self.plan.image_size,
-                mean=tuple(self.config.data.mean),
-                std=tuple(self.config.data.std),
-                step=self.best.step,
-                metrics=self.best.metrics,
-            ),
-            params,
+        labels = self.dataset.class_names
+        best_model.write(
+            self.directory, self.config, self.plan, labels, self.best, topology, params
         )
-
-    def _holds_best_model(self) -> bool:
-        """Whether `model/` is what the best evaluation wrote: it may have been removed since."""
-        try:
-            return compact.read_card(self.directory).step == self.best.step
-        except (UserError, RunError):
-            return False
 
     def finish(self) -> dict[str, Any]:
         """Measures the best model on the test split, from its file, and writes the summary."""
         self.checkpoints.wait()
-        if not self._holds_best_model():
+        if not best_model.is_there(self.directory, self.best):
             books = self.checkpoints.read_bookkeeping(self.best.step)
             topology = books.progress.topology
             state = self.checkpoints.restore(
