@@ -63,6 +63,15 @@ class Blueprint:
         """The padded counts of the starting topology."""
         return pad(self.initial, self.bucket)
 
+    def stuck_units(self) -> list[str]:
+        """Unit types that are to move, but never can: nobody has room, or there is one layer."""
+        return [
+            unit
+            for unit in UNITS
+            if self.transfers.of(unit)
+            and (self.dims.layers < 2 or self.initial.of(unit) == self.caps.of(unit))
+        ]
+
     @property
     def shapes_at_most(self) -> int:
         """How many different padded topologies the run can come to."""
@@ -78,13 +87,13 @@ def data_sizes(config: config_dict.ConfigDict) -> tuple[int, int]:
     data = config.data
     if data.num_classes is not None and data.num_train is not None:
         return data.num_classes, data.num_train
-    # No image is decoded for this.
-    dataset = load_data(config, cache_mb=0)
+    dataset = load_data(config)
+    check_data(config, dataset)
     return len(dataset.class_names), len(dataset.train)
 
 
-def load_data(config: config_dict.ConfigDict, cache_mb: float) -> sources.ImageDataset:
-    """The data set a config names. `cache_mb=0` decodes no image ahead."""
+def load_data(config: config_dict.ConfigDict) -> sources.ImageDataset:
+    """The data set a config names, none of its images decoded ahead (`data.cache` does that)."""
     return sources.load(
         config.data.name,
         dir=config.data.dir or None,
@@ -92,21 +101,19 @@ def load_data(config: config_dict.ConfigDict, cache_mb: float) -> sources.ImageD
         validation_fraction=config.data.validation_fraction,
         seed=config.seed,
         resize=config.data.resize,
-        cache_mb=cache_mb,
+        cache_mb=0,
     )
 
 
-def check_data(
-    config: config_dict.ConfigDict, blueprint: Blueprint, dataset: sources.ImageDataset
-) -> None:
-    """Checks that loaded data is what the blueprint was made for.
+def check_data(config: config_dict.ConfigDict, dataset: sources.ImageDataset) -> None:
+    """Checks that the data has the sizes that the config states, where it does.
 
     Raises:
       UserError: `data.num_classes` or `data.num_train` state other sizes.
     """
     found = {"num_classes": len(dataset.class_names), "num_train": len(dataset.train)}
     for field, value in found.items():
-        if value != getattr(blueprint, field):
+        if config.data[field] not in (None, value):
             raise UserError(
                 f"config.data.{field} is {config.data[field]}, but the data has {value}: "
                 "set it to that, or leave it out"
@@ -237,10 +244,7 @@ def _transfers(config: config_dict.ConfigDict, budget: Budget) -> Budget:
     if config.method in FIXED:
         return Budget(0, 0)
     default = default_transfers(budget, config.topology.transfer_multiplier)
-    given = (config.topology.total_heads, config.topology.total_channels)
+    given = {unit: config.topology[f"total_{unit}"] for unit in UNITS}
     return Budget(
-        *(
-            value if value is not None else default.of(unit)
-            for unit, value in zip(UNITS, given, strict=True)
-        )
+        **{unit: default.of(unit) if given[unit] is None else given[unit] for unit in UNITS}
     )

@@ -31,6 +31,8 @@ CONFIG = config_flags.DEFINE_config_file(
     lock_config=True,
 )
 
+JSON = flags.DEFINE_bool("json", False, "Print exactly one JSON document on stdout.")
+
 log = logging.getLogger("barter_jax")
 
 _OVERRIDE = re.compile(r"^--?(?P<no>no)?config\.(?P<key>[^=]+)(=(?P<value>.*))?$", re.DOTALL)
@@ -131,6 +133,8 @@ def _config_path(argv: Sequence[str]) -> str:
 def _load(path: str) -> config_dict.ConfigDict:
     """Runs a config file, to know its keys before the flags are parsed."""
     file, _, argument = path.partition(":")
+    if Path(file).is_dir():
+        raise UserError(f"--config={path}: {file} is a directory: name a file in it")
     if not Path(file).is_file():
         raise UserError(f"--config={path}: there is no file {file}")
     spec = importlib.util.spec_from_file_location("barter_jax_user_config", file)
@@ -146,11 +150,14 @@ def _load(path: str) -> config_dict.ConfigDict:
         raise
     # The file is the user's own program: whatever it raises is for them to mend.
     except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        raise UserError(
-            f"--config={path}: {type(error).__name__}: {error} "
-            f"({Path(where.filename).name}, line {where.lineno})"
-        ) from error
+        # The last line of the user's own file; a syntax error names its line itself.
+        lines = [
+            frame.lineno
+            for frame in traceback.extract_tb(error.__traceback__)
+            if Path(frame.filename) == Path(file)
+        ]
+        where = f" ({Path(file).name}, line {lines[-1]})" if lines else ""
+        raise UserError(f"--config={path}: {type(error).__name__}: {error}{where}") from error
     if not isinstance(config, config_dict.ConfigDict):
         raise UserError(f"--config={path}: get_config returned a {type(config).__name__}")
     return config

@@ -21,7 +21,9 @@ from barter_jax.models import MODELS
 METHODS = ("barter", "static", "random_receiver", "random_donor", "random_pair", "dense")
 # Methods of the comparison that other modules will bring.
 PLANNED_METHODS = ("set", "snfs", "rigl", "srigl", "s2vite")
-OPTIMIZERS = ("adamw", "sgd", "lion", "adafactor")
+OPTIMIZERS = ("adamw", "sgd", "lion")
+# Known so that the reason can be told: its state cannot follow a change of topology.
+REFUSED_OPTIMIZERS = ("adafactor",)
 
 # What may differ when a run is resumed: none of it changes what the run computes (a bucket only
 # changes the order of floating-point sums).
@@ -176,7 +178,10 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "train.passes_per_epoch": _POSITIVE,
     "train.eval_every_steps": _POSITIVE_INT,
     "train.eval_batch_size": _POSITIVE_INT,
-    "optimizer.name": _choice(*OPTIMIZERS),
+    "optimizer.name": (
+        lambda v: v in OPTIMIZERS + REFUSED_OPTIMIZERS,
+        "one of " + ", ".join(OPTIMIZERS),
+    ),
     "optimizer.learning_rate": _POSITIVE,
     "optimizer.start_learning_rate": _NOT_NEGATIVE,
     "optimizer.end_learning_rate": _NOT_NEGATIVE,

@@ -15,7 +15,8 @@ from barter_jax.blueprint import Blueprint
 from barter_jax.core import accounting
 from barter_jax.core.topology import UNITS, Topology
 
-JSON = flags.DEFINE_bool("json", False, "Print one JSON document on stdout.")
+flags.declare_key_flag("config")
+flags.declare_key_flag("json")
 
 
 def describe(config: config_dict.ConfigDict, plan: Blueprint) -> dict[str, Any]:
@@ -86,7 +87,7 @@ def render(doc: dict[str, Any]) -> str:
 def main(config: config_dict.ConfigDict) -> None:
     plan = blueprint.make(config, *blueprint.data_sizes(config))
     document = describe(config, plan)
-    if JSON.value:
+    if cli.JSON.value:
         cli.print_json(document)
     else:
         print(render(document))

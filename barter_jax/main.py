@@ -6,7 +6,8 @@
 The work directory receives config.json, metrics.jsonl, topology.jsonl, summary.json, checkpoints/,
 model/ (the compact model of the best validation accuracy: barter_jax.load takes its path) and
 tensorboard/. The same command, given again after an interruption, goes on where it stopped and
-gives the same bits. The fields of a config stand, with their meaning, in barter_jax/config.py.
+gives the same bits. With --json the summary is printed on stdout. The fields of a config stand,
+with their meaning, in barter_jax/config.py.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from barter_jax import cli
 from barter_jax.training import loop
 from barter_jax.training.signals import Stopped
 
+flags.declare_key_flag("config")
+flags.declare_key_flag("json")
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "Directory of the run; by default runs/<name of the config file>."
 )
@@ -31,9 +34,11 @@ OVERWRITE = flags.DEFINE_bool(
 def main(config: config_dict.ConfigDict) -> int:
     directory = Path(WORKDIR.value or Path("runs") / cli.config_name())
     try:
-        loop.train(config, directory, OVERWRITE.value)
+        summary = loop.train(config, directory, OVERWRITE.value)
     except Stopped as stopped:
         return stopped.exit_code
+    if cli.JSON.value:
+        cli.print_json(summary)
     return 0
 
 

@@ -22,7 +22,7 @@ from barter_jax.errors import UserError
 
 MODEL = flags.DEFINE_string("model", None, "Work directory, model directory or model file.")
 TOP = flags.DEFINE_integer("top", 3, "How many labels to print for each image.", lower_bound=1)
-JSON = flags.DEFINE_bool("json", False, "Print one JSON document on stdout.")
+flags.declare_key_flag("json")
 
 # Decoded images kept at once; any number of files may be given.
 BATCH = 256
@@ -65,7 +65,7 @@ def main(paths: Sequence[str]) -> None:
     if not paths:
         raise UserError("no image is given: name image files after the flags")
     rows = predict(load(MODEL.value), paths, TOP.value)
-    if JSON.value:
+    if cli.JSON.value:
         cli.print_json(rows)
         return
     for row in rows:

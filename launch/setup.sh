@@ -145,6 +145,7 @@ if unknown:
 touch -- "$busy"
 rm -f -- "$stamp"
 if ! "$venv/bin/python" -m pip install -qq --no-input --disable-pip-version-check \
+  --config-settings editable_mode=compat \
   --constraint launch/constraints.txt --editable ".${extras:+[$extras]}" >&2; then
   echo "barter_jax: the install failed; the lines above say why" >&2
   exit 1

@@ -110,9 +110,11 @@ def test_a_wrong_field_is_named_in_one_line(text, tmp_path):
     assert not workdir.exists()
 
 
+@pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("field, right", [("num_classes", 10), ("num_train", 1366)])
-def test_stated_sizes_that_the_data_has_not_are_refused(field, right, tmp_path):
-    args = ["data.num_classes=10", "data.num_train=1366", f"data.{field}=77"]
+def test_stated_sizes_that_the_data_has_not_are_refused(field, right, alone, tmp_path):
+    both = [] if alone else ["data.num_classes=10", "data.num_train=1366"]
+    args = [*both, f"data.{field}=77"]
     result = commands.run(MAIN, CONFIG, f"--workdir={tmp_path / 'run'}", *map(override, args))
     assert_refused(result, f"config.data.{field}", "77", str(right))
     assert not (tmp_path / "run").exists()

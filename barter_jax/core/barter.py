@@ -123,13 +123,26 @@ class Barter:
         _check_range("noise", self.noise, self.noise >= 0, "at least 0")
         _check_range("min_units", self.min_units, self.min_units >= 1, "at least 1")
         _check_range("min_age", self.min_age, self.min_age >= 0, "at least 0")
+        for unit in UNITS:
+            layers = self.units.layers(unit)
+            if len(self.caps.of(unit)) != layers:
+                raise ValueError(
+                    f"caps has {len(self.caps.of(unit))} layers of {unit}, the unit table {layers}"
+                )
         _check_range("warmup_steps", self.warmup_steps, self.warmup_steps >= 1, "at least 1")
 
     # --- the start -------------------------------------------------------------------------
 
     def init(self, params: PyTree) -> tuple[Progress, UnitState]:
-        """Progress and unit state of unpadded parameters, before the first step."""
+        """Progress and unit state of unpadded parameters, before the first step.
+
+        Raises:
+          ValueError: the parameters do not fit the unit table, `caps` or `min_units`.
+        """
         topology = self.units.measure(params)
+        broken = violations(topology, topology.budget, self.caps, self.min_units)
+        if broken:
+            raise ValueError(f"the parameters cannot be started from: {broken[0]}")
         return Progress(topology), scores.init_unit_state(topology)
 
     def physical(self, topology: Topology) -> Topology:
@@ -174,9 +187,16 @@ class Barter:
 
     # --- at a topology update --------------------------------------------------------------
 
-    def due(self, step: int) -> PlannedUpdate | None:
-        """The update planned for when `step` optimizer steps are done, if any."""
-        return next((update for update in self.schedule if update.step == step), None)
+    def due(self, step: int, progress: Progress | None = None) -> PlannedUpdate | None:
+        """The update planned for when `step` optimizer steps are done, if any.
+
+        With `progress`, only where it has units to move: its own or ones carried over.
+        """
+        update = next((update for update in self.schedule if update.step == step), None)
+        if update is None or progress is None:
+            return update
+        amounts = [update.amount(unit) + progress.carried.of(unit) for unit in UNITS]
+        return update if any(amounts) else None
 
     def decide(self, state: UnitState, progress: Progress, step: int) -> Decision:
         """Plans the update due at `step` from the running scores. Changes nothing.
@@ -279,6 +299,8 @@ class Barter:
 
     def _resize(self, params, opt_state, state, tx, logical, physical, maps, step):
         labels = optimizer_state.label_state(tx, params)
+        if jax.tree.structure(labels) != jax.tree.structure(opt_state):
+            raise ValueError("opt_state is not a state of this optimizer for these parameters")
         new_params = surgery.resize(
             params,
             self.units,

@@ -1,5 +1,6 @@
 """Decoding a data set once, into memory."""
 
+import dataclasses
 import logging
 import os
 import time
@@ -8,7 +9,7 @@ from concurrent import futures
 
 import numpy as np
 
-from barter_jax.data.dataset import ArraySource, ImageSource
+from barter_jax.data.dataset import ArraySource, ImageDataset, ImageSource
 
 log = logging.getLogger("barter_jax")
 
@@ -36,6 +37,12 @@ def cache_if_fits(
         )
         return dict(sources)
     return {name: decode_all(source, image_size) for name, source in sources.items()}
+
+
+def cached(dataset: ImageDataset, image_size: int, cache_mb: float) -> ImageDataset:
+    """The data set with its images in memory if they fit; see `cache_if_fits`."""
+    splits = {name: getattr(dataset, name) for name in ("train", "validation", "test")}
+    return dataclasses.replace(dataset, **cache_if_fits(splits, image_size, cache_mb))
 
 
 def decode_all(source: ImageSource, image_size: int) -> ArraySource:

@@ -87,6 +87,10 @@ def load(
         split: FileSource(container, names, labels, image_size, resize)
         for split, (names, labels) in layout.splits.items()
     }
+    untested = set(range(len(layout.class_names))) - set(layout.splits["test"][1].tolist())
+    if untested:
+        names = ", ".join(layout.class_names[i] for i in sorted(untested)[:5])
+        log.warning("%d classes have no test images: %s; their F1 there is 0", len(untested), names)
     sources["train"][0]  # A wrong data.image_size fails here, also when decoding is put off.
     sources = cache_if_fits(sources, image_size, cache_mb)
     train = sources["train"]
@@ -126,6 +130,8 @@ def scan(container: Container, dir: str | os.PathLike[str] | None) -> Layout:
     names = tuple(sorted(_children(folders, f"{root}train/")))
     if not names:
         raise UserError(f"data.dir={dir} has no class folders in train/: {_EXPECTED}")
+    if len(names) < 2:
+        raise UserError(f"data.dir={dir} has the one class {names[0]} in train/: add another")
     images: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
     for split, folder in splits.items():
         prefix = f"{root}{folder}/"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import time
 from collections.abc import Mapping
 
 from tqdm import tqdm
@@ -24,8 +23,7 @@ class Console:
     """
 
     def __init__(self, total: int, done: int, terminal: bool | None = None):
-        self._total, self._done = total, done
-        self._start = time.perf_counter()
+        self._total = total
         terminal = sys.stderr.isatty() if terminal is None else terminal
         self._bar = (
             tqdm(total=total, initial=done, unit="step", dynamic_ncols=True) if terminal else None
@@ -36,7 +34,9 @@ class Console:
         if self._bar is not None:
             self._bar.update()
 
-    def train(self, step: int, values: Mapping[str, float], topology: Topology) -> None:
+    def train(
+        self, step: int, values: Mapping[str, float], topology: Topology, seconds_left: float
+    ) -> None:
         """A line of training metrics."""
         if self._bar is not None:
             self._bar.set_postfix_str(
@@ -47,7 +47,7 @@ class Console:
             self.say(
                 f"step {step}/{self._total}  loss {values['loss']:.4f}  "
                 f"acc {values['accuracy']:.4f}  {values['images_per_second']:.0f} img/s  "
-                f"{counts(topology)}  {self._left(step)} left"
+                f"{counts(topology)}  {duration(seconds_left)} left"
             )
 
     def say(self, text: str) -> None:
@@ -60,11 +60,6 @@ class Console:
     def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
-
-    def _left(self, step: int) -> str:
-        done = max(step - self._done, 1)
-        seconds = (time.perf_counter() - self._start) * (self._total - step) / done
-        return duration(seconds)
 
 
 def counts(topology: Topology) -> str:

@@ -19,10 +19,12 @@ import numpy as np
 from ml_collections import config_dict
 
 from barter_jax import blueprint as blueprint_lib
+from barter_jax import config as config_lib
 from barter_jax.core import accounting
 from barter_jax.core.barter import Decision
 from barter_jax.core.optimizer_state import UnsupportedOptimizerError, check_optimizer
 from barter_jax.core.topology import Topology
+from barter_jax.data.cache import cached
 from barter_jax.deploy import evaluate as deployed
 from barter_jax.deploy import model as compact
 from barter_jax.errors import UserError
@@ -64,9 +66,20 @@ def train(config: config_dict.ConfigDict, directory: Path, overwrite: bool) -> d
       Stopped: on SIGINT or SIGTERM, after saving.
     """
     workdir.check(directory, config, overwrite)
-    if (directory / SUMMARY).exists() and not overwrite:
-        return _finished(directory / SUMMARY)
-    plan = blueprint_lib.make(config, *blueprint_lib.data_sizes(config))
+    # A finished run whose model was removed goes on to its end, where the model is made again.
+    if (directory / SUMMARY).exists() and (directory / best_model.DIRECTORY).exists():
+        if not overwrite:
+            return _finished(directory / SUMMARY)
+    with stop_signals() as stop:
+        return _train(config, directory, overwrite, stop)
+
+
+def _train(
+    config: config_dict.ConfigDict, directory: Path, overwrite: bool, stop: list[int]
+) -> dict[str, Any]:
+    dataset = blueprint_lib.load_data(config)
+    blueprint_lib.check_data(config, dataset)
+    plan = blueprint_lib.make(config, len(dataset.class_names), len(dataset.train))
     barter = blueprint_lib.make_barter(config, plan)
     tx = optimizer.make(config.optimizer, plan.total_steps)
     try:
@@ -74,18 +87,20 @@ def train(config: config_dict.ConfigDict, directory: Path, overwrite: bool) -> d
             tx, state_lib.abstract(plan, tx, plan.initial).params, barter.units, barter.moments
         )
     except UnsupportedOptimizerError as error:
-        raise UserError(f"config.optimizer.name={config.optimizer.name}: {error}") from error
+        names = ", ".join(config_lib.OPTIMIZERS)
+        raise UserError(
+            f"config.optimizer.name={config.optimizer.name}: {error}; use one of {names}"
+        ) from error
     placement = Placement(
         {
             "train.batch_size": config.train.batch_size,
             "train.eval_batch_size": config.train.eval_batch_size,
         }
     )
-    dataset = blueprint_lib.load_data(config, config.data.cache_mb)
-    blueprint_lib.check_data(config, plan, dataset)
+    dataset = cached(dataset, config.data.image_size, config.data.cache_mb)
     with workdir.claimed(directory, config, overwrite):
         run = Run(config, directory, plan, barter, tx, placement, dataset)
-        with contextlib.closing(run), stop_signals() as stop:
+        with contextlib.closing(run):
             return run.run(stop)
 
 
@@ -136,7 +151,10 @@ class Run:
         self.console = Console(plan.total_steps, resumed_at)
         self._resumed_at = resumed_at
         self.ready = 0  # updates of this process whose shapes were compiled when they came
-        self._step_seconds = self.clock.seconds()["step"]
+        spent = self.clock.seconds()
+        self._step_seconds = spent["step"]
+        # Without compiling, which does not go on at the rate of the first steps.
+        self._before = sum(spent.values()) - spent["compile"]
         self._logged_at, self._logged_steps = self._step_seconds, resumed_at
 
     def _start_or_resume(self) -> None:
@@ -172,10 +190,12 @@ class Run:
         """Trains to the end; returns the summary."""
         total = self.plan.total_steps
         self._greet()
+        if stop and self.step < total:
+            raise Stopped(stop[0])  # nothing has been done that is not saved
         if self.step < total:
             entry, _ = self._compiled()
         while self.step < total:
-            if self.barter.due(self.step):
+            if self.barter.due(self.step, self.progress):
                 entry = self.update_topology()
             with self.clock.charge("data"):
                 batch = self.inputs.next()
@@ -224,6 +244,8 @@ class Run:
             f"{self.plan.total_steps:,} steps, {len(self.plan.schedule)} topology updates; "
             f"on {jax.devices()[0].platform} x{jax.local_device_count()}"
         )
+        for unit in self.plan.stuck_units():
+            self.console.say(f"no {unit} can move: no layer has room for more, or there is but one")
         if self.step:
             self.console.say(f"going on from step {self.step} of {self.directory}")
 
@@ -316,7 +338,12 @@ class Run:
         values["learning_rate"] = rate
         values["images_per_second"] = steps * self.config.train.batch_size / elapsed
         self._write_metrics("train", values)
-        self.console.train(self.step, values, self.progress.topology)
+        spent = self.clock.seconds()
+        per_step = (sum(spent.values()) - spent["compile"] - self._before) / (
+            self.step - self._resumed_at
+        )
+        left = per_step * (self.plan.total_steps - self.step)
+        self.console.train(self.step, values, self.progress.topology, left)
 
     def evaluate(self, entry: Entry) -> bool:
         """Measures on the validation split; keeps the model if it is the best so far."""
@@ -411,6 +438,9 @@ class Run:
             seconds=self.clock.seconds(),
         )
         write_json(self.directory / SUMMARY, summary)
+        for unit, planned in summary["planned"].items():
+            if summary["moved"][unit] < planned:
+                self.console.say(f"moved {summary['moved'][unit]} of the {planned} planned {unit}")
         self.console.say(
             f"best at step {self.best.step}: validation accuracy {self.best.accuracy:.4f}, test "
             f"accuracy {test['accuracy']:.4f}, macro-F1 {test['macro_f1']:.4f}; {model!r} in "

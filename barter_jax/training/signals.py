@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 from collections.abc import Iterator
+
+log = logging.getLogger("barter_jax")
 
 
 class Stopped(Exception):
@@ -28,6 +31,8 @@ def stop_signals() -> Iterator[list[int]]:
     def note(number, _):
         received.append(number)
         signal.signal(number, before[number])
+        name = signal.Signals(number).name
+        log.info("%s: stopping after the step under way; once more stops at once", name)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         before[number] = signal.signal(number, note)

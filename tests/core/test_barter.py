@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -213,3 +215,44 @@ def test_warm_up():
 def test_choices_are_checked(changes, message):
     with pytest.raises(ValueError, match=message):
         make(**changes)
+
+
+def start(**choices):
+    topology = Topology((2, 2), (3, 3))
+    params = toy_params(topology, topology, np.random.default_rng(0))
+    choices = {"caps": Topology((4, 4), (6, 6)), "schedule": (PlannedUpdate(1, 1, 1),)} | choices
+    return params, Barter(units=toy_table(2), **choices)
+
+
+def test_caps_of_another_number_of_layers_are_refused():
+    with pytest.raises(ValueError, match="caps has 3 layers of channels, the unit table 2"):
+        start(caps=Topology((4, 4), (6, 6, 6)))
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"caps": Topology((4, 4), (2, 6))}, "layer 0 has 3 channels, more than its cap of 2"),
+        ({"min_units": 3}, "layer 0 has 2 heads, fewer than min_units=3"),
+    ],
+)
+def test_parameters_out_of_bounds_are_refused_at_the_start(choices, message):
+    params, barter = start(**choices)
+    with pytest.raises(ValueError, match=message):
+        barter.init(params)
+
+
+def test_another_optimizers_state_is_refused():
+    params, barter = start()
+    progress, unit_state = barter.init(params)
+    decision = barter.decide(unit_state, progress, 1)
+    with pytest.raises(ValueError, match="opt_state is not a state of this optimizer"):
+        barter.apply(decision, params, optax.adamw(1e-3).init(params), unit_state, optax.sgd(1e-3))
+
+
+def test_an_update_without_units_is_due_only_for_what_was_carried():
+    params, barter = start(schedule=(PlannedUpdate(1, 0, 0), PlannedUpdate(2, 0, 1)))
+    progress, _ = barter.init(params)
+    assert barter.due(1) and not barter.due(1, progress)
+    assert barter.due(2, progress) and not barter.due(3, progress)
+    assert barter.due(1, dataclasses.replace(progress, carried=Budget(1, 0)))

@@ -103,10 +103,11 @@ def filled_unit_state(exchange: Exchange, rng) -> UnitState:
 
 
 def operate(exchange, params, opt_state, unit_state, tx, **choices):
+    layers = len(exchange.before.heads)
     barter = Barter(
-        units=toy_table(len(exchange.before.heads)),
+        units=toy_table(layers),
         schedule=(),
-        caps=Topology((99,) * 4, (99,) * 4),
+        caps=Topology((99,) * layers, (99,) * layers),
         bucket=exchange.bucket,
         share=exchange.share,
         **choices,

@@ -9,7 +9,7 @@ from concurrent import futures
 import numpy as np
 import pytest
 
-from barter_jax.data import cache, pipeline, sources
+from barter_jax.data import cache, folder, pipeline, sources
 from barter_jax.errors import UserError
 
 from .helpers import animals, encode, noise, numbered, write, write_zip
@@ -332,3 +332,19 @@ def test_the_first_unreadable_image_is_reported_whichever_thread_is_faster(monke
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     with pytest.raises(UserError, match="image 0"):
         cache.decode_all(Failing(), 4)
+
+
+def test_one_class_is_not_enough(tmp_path):
+    files = {name: data for name, data in animals().items() if "/cat/" in name}
+    with pytest.raises(UserError, match="the one class cat in train/: add another"):
+        load(write(tmp_path, files))
+
+
+def test_classes_without_test_images_are_told(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(folder.log, "warning", lambda text, *args: told.append(text % args))
+    load(write(tmp_path / "all", animals()))
+    assert told == []
+    files = {name: data for name, data in animals().items() if not name.startswith("test/cat/")}
+    load(write(tmp_path / "fewer", files))
+    assert told == ["1 classes have no test images: cat; their F1 there is 0"]

@@ -38,7 +38,7 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def digits():
     """The test split's images and labels."""
-    source = blueprint_lib.load_data(CONFIG, 0).test
+    source = blueprint_lib.load_data(CONFIG).test
     batch = source.read(np.arange(len(source)))
     return batch["image"], batch["label"]
 
@@ -99,12 +99,12 @@ def test_it_has_the_accuracy_that_was_reported(run, loaded, digits):
     probabilities = loaded(images).astype(np.float64)
     loss = -np.log(probabilities[np.arange(len(labels)), labels]).mean()
     assert loss == pytest.approx(test["loss"], rel=1e-4)
-    assert evaluate.evaluate(loaded, blueprint_lib.load_data(CONFIG, 0).test) == test
+    assert evaluate.evaluate(loaded, blueprint_lib.load_data(CONFIG).test) == test
 
 
 def test_its_normalisation_is_that_of_the_training(run, loaded):
     """Its validation metrics are those of the loop, which prepares images in another place."""
-    dataset = blueprint_lib.load_data(CONFIG, 0)
+    dataset = blueprint_lib.load_data(CONFIG)
     found = evaluate.evaluate(loaded, dataset.validation)
     assert found["accuracy"] == run[1]["best"]["validation"]["accuracy"]
     assert found["loss"] == pytest.approx(run[1]["best"]["validation"]["loss"], rel=1e-4)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -313,3 +314,34 @@ def test_a_best_checkpoint_that_is_missing_is_named(tmp_path, monkeypatch):
     with pytest.raises(RunError, match=r"checkpoints/\d+ is missing"):
         tiny.train(tiny.config(**ONE_SHAPE), tmp_path)
     assert not (tmp_path / "summary.json").exists()
+
+
+def test_a_model_removed_from_a_finished_run_is_made_again(tmp_path):
+    config = tiny.config(**ONE_SHAPE)
+    summary = tiny.train(config, tmp_path)
+    wanted = (tmp_path / "model" / compact.FILE).read_bytes()
+    metrics = (tmp_path / "metrics.jsonl").read_text()
+    shutil.rmtree(tmp_path / "model")
+    again = tiny.train(config, tmp_path)
+    assert (tmp_path / "model" / compact.FILE).read_bytes() == wanted
+    assert again["test"] == summary["test"]
+    assert (tmp_path / "metrics.jsonl").read_text() == metrics
+
+
+def test_units_that_can_never_move_are_told(tmp_path, caplog, monkeypatch):
+    said = []
+    monkeypatch.setattr(loop.Console, "say", lambda self, text: said.append(text))
+    summary = tiny.train(tiny.config(density=1.0, train__steps=4), tmp_path)
+    assert summary["moved"] == {"heads": 0, "channels": 0}
+    for unit, planned in summary["planned"].items():
+        assert any(line.startswith(f"no {unit} can move") for line in said)
+        assert f"moved 0 of the {planned} planned {unit}" in said
+
+
+def test_the_summary_is_the_one_document_on_stdout(tmp_path):
+    args = [f"--config={tiny.CONFIG_FILE}", f"--workdir={tmp_path}", "--json"]
+    args += ["--config.topology.updates=0", "--config.train.steps=2"]
+    for _ in range(2):  # a finished run prints it too
+        result = commands.run("barter_jax.main", *args)
+        assert result.code == 0
+        assert json.loads(result.stdout) == json.loads((tmp_path / "summary.json").read_text())

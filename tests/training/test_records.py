@@ -71,18 +71,16 @@ def test_counts_of_each_layer():
 VALUES = {"loss": 1.23456, "accuracy": 0.5, "images_per_second": 1234.5}
 
 
-def test_lines_where_there_is_no_terminal(now, monkeypatch):
+def test_lines_where_there_is_no_terminal(monkeypatch):
     said = []
     monkeypatch.setattr(
         logging.getLogger("barter_jax"), "info", lambda form, *args: said.append(form % args)
     )
     lines = console.Console(total=30, done=10, terminal=False)
     lines.advance()
-    now[0] += 60
-    lines.train(20, VALUES, Topology((1,), (5,)))
+    lines.train(20, VALUES, Topology((1,), (5,)), 60.2)
     lines.say("100% done")
     lines.close()
-    # Ten of this process's twenty steps took a minute.
     assert said == [
         "step 20/30  loss 1.2346  acc 0.5000  1234 img/s  heads 1  channels 5  1m00s left",
         "100% done",
@@ -92,7 +90,7 @@ def test_lines_where_there_is_no_terminal(now, monkeypatch):
 def test_a_bar_on_a_terminal(capsys):
     bar = console.Console(total=4, done=2, terminal=True)
     bar.advance()
-    bar.train(3, VALUES, Topology((1,), (5,)))
+    bar.train(3, VALUES, Topology((1,), (5,)), 1.0)
     bar.say("a line")
     bar.close()
     out, err = capsys.readouterr()

@@ -314,3 +314,22 @@ def test_a_checkpoint_has_all_that_the_state_has(tmp_path):
     born = np.concatenate([*state.units.born["channels"], *state.units.born["heads"]])
     assert {step for step in born if step >= 0} <= set(UPDATES_AT)
     assert (born >= 0).any()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_first_step_ends_in_order(number, unbroken, tmp_path, monkeypatch):
+    """Nothing has been done by then, so nothing is compiled or saved for its sake."""
+    original = loop.Run.__init__
+
+    def start(self, *args):
+        original(self, *args)
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(loop.Run, "__init__", start)
+    monkeypatch.setattr(loop, "compile_entry", lambda *_, **__: pytest.fail("it compiles"))
+    with pytest.raises(Stopped) as stopped:
+        loop.train(tiny.config(), tmp_path, False)
+    assert stopped.value.exit_code == 128 + number
+    monkeypatch.undo()
+    tiny.train(tiny.config(), tmp_path)
+    tiny.assert_same(tiny.outcome(tiny.config(), tmp_path), unbroken)
