@@ -16,14 +16,14 @@ def get_config():
     config.data.std = (0.37, 0.37, 0.37)
 
     config.model.layers = 4
-    config.model.width = 64
-    config.model.heads = 8
+    config.model.width = 96
+    config.model.heads = 12
     config.model.head_width = 8
-    config.model.channels = 128
+    config.model.channels = 192
     config.model.patch_size = 2
     config.model.drop_path = 0.0
 
-    config.train.epochs = 120
+    config.train.epochs = 160
     config.train.batch_size = 64
     config.train.eval_every_steps = 100
 
