@@ -13,7 +13,7 @@ from barter_jax.blueprint import Blueprint
 from barter_jax.core.topology import Topology
 from barter_jax.deploy import model as compact
 from barter_jax.errors import RunError, UserError
-from barter_jax.training.checkpoint import Best
+from barter_jax.training.checkpoint import Evaluation
 
 DIRECTORY = "model"
 
@@ -23,7 +23,7 @@ def write(
     config: config_dict.ConfigDict,
     plan: Blueprint,
     labels: Sequence[str],
-    best: Best,
+    best: Evaluation,
     topology: Topology,
     params: Any,
 ) -> None:
@@ -52,7 +52,7 @@ def write(
     compact.save(workdir / DIRECTORY, card, params)
 
 
-def is_there(workdir: Path, best: Best) -> bool:
+def is_there(workdir: Path, best: Evaluation) -> bool:
     """Whether `model/` is what the best evaluation wrote: it may have been removed since."""
     try:
         return compact.read_card(workdir).step == best.step

@@ -29,12 +29,12 @@ FORMAT = 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Best:
-    """The best evaluation so far.
+class Evaluation:
+    """What the validation split said.
 
     Attributes:
-      step: where it was, -1 before the first.
-      metrics: validation metrics there.
+      step: when, -1 for never.
+      metrics: validation metrics then.
     """
 
     step: int = -1
@@ -53,25 +53,30 @@ class Bookkeeping:
       step: optimizer steps taken.
       progress: topology and what has moved.
       data: position of the data iterator.
-      best: best evaluation so far.
+      best: the evaluation with the highest accuracy so far, the first of equals.
+      latest: the last one.
       window: training metrics of the steps since the last log line, a list per name.
       seconds: wall-clock so far by kind.
       updates: topology updates so far that moved a unit.
+      config: the run's config, so that a checkpoint can be understood by itself.
     """
 
     step: int
     progress: Progress
     data: dict[str, Any]
-    best: Best
+    best: Evaluation
+    latest: Evaluation
     window: dict[str, list[float]]
     seconds: dict[str, float]
     updates: int
+    config: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
         return {
             **vars(self),
             "progress": self.progress.to_json(),
             "best": dataclasses.asdict(self.best),
+            "latest": dataclasses.asdict(self.latest),
         }
 
     @classmethod
@@ -80,7 +85,8 @@ class Bookkeeping:
             **{
                 **data,
                 "progress": Progress.from_json(data["progress"]),
-                "best": Best(**data["best"]),
+                "best": Evaluation(**data["best"]),
+                "latest": Evaluation(**data["latest"]),
             }
         )
 

@@ -31,7 +31,7 @@ from barter_jax.errors import UserError
 from barter_jax.training import best_model, metrics, optimizer, records, workdir
 from barter_jax.training import state as state_lib
 from barter_jax.training.ahead import CompileAhead, prediction_steps
-from barter_jax.training.checkpoint import Best, Bookkeeping, Checkpoints, named_leaves
+from barter_jax.training.checkpoint import Bookkeeping, Checkpoints, Evaluation, named_leaves
 from barter_jax.training.clock import Clock
 from barter_jax.training.compiled import compile_entry
 from barter_jax.training.console import Console, counts
@@ -163,13 +163,14 @@ class Run:
             state, self.progress = state_lib.initial(
                 self.plan, self.barter, self.tx, self.config.seed
             )
-            self.step, self.best, self.updates = 0, Best(), 0
+            self.step, self.updates = 0, 0
+            self.best = self.latest = Evaluation()
             self.window = Window({})
             seconds: dict[str, float] = {}
         else:
             books = self.checkpoints.read_bookkeeping(latest)
-            self.step, self.progress, self.best = books.step, books.progress, books.best
-            self.updates = books.updates
+            self.step, self.progress, self.updates = books.step, books.progress, books.updates
+            self.best, self.latest = books.best, books.latest
             self.window = Window(books.window)
             seconds = books.seconds
             topology = self.progress.topology
@@ -356,9 +357,10 @@ class Run:
             values = metrics.summarise(jax.device_get(found))
             if not np.isfinite(values["loss"]):
                 raise diverged(self.step, f"the validation loss is {values['loss']}")
-            improved = values["accuracy"] > self.best.accuracy
+            self.latest = Evaluation(self.step, values)
+            improved = self.latest.accuracy > self.best.accuracy
             if improved:
-                self.best = Best(self.step, values)
+                self.best = self.latest
                 self._write_model(self._unpadded().params, self.progress.topology)
         self._write_metrics("validation", values)
         self.console.say(
@@ -397,9 +399,11 @@ class Run:
                 progress=self.progress,
                 data=self.inputs.get_state(),
                 best=self.best,
+                latest=self.latest,
                 window=window,
                 seconds=self.clock.seconds(),
                 updates=self.updates,
+                config=workdir.as_json(self.config),
             ),
         )
 
@@ -427,6 +431,7 @@ class Run:
             self.plan,
             self.progress,
             model.card,
+            self.latest,
             steps=self.step,
             test=test,
             updates=self.updates,

@@ -11,6 +11,7 @@ from barter_jax.core.barter import Barter, Decision, Progress
 from barter_jax.core.schedule import PlannedUpdate
 from barter_jax.core.topology import UNITS
 from barter_jax.deploy.model import Card
+from barter_jax.training.checkpoint import Evaluation
 
 
 def topology_rows(
@@ -42,6 +43,7 @@ def summary(
     plan: Blueprint,
     progress: Progress,
     card: Card,
+    latest: Evaluation,
     *,
     steps: int,
     test: Mapping[str, float],
@@ -55,6 +57,7 @@ def summary(
       plan: the run before its first step.
       progress: how far the exchanges came.
       card: of the best model.
+      latest: the evaluation at the end.
       steps: optimizer steps taken.
       test: the best model's metrics on the test split.
       updates: topology updates that moved a unit.
@@ -66,6 +69,7 @@ def summary(
         "steps": steps,
         "test": dict(test),
         "best": {"step": card.step, "validation": card.metrics},
+        "final": {"step": latest.step, "validation": latest.metrics},
         "topology": progress.topology.to_json(),
         "model_topology": card.topology.to_json(),
         "parameters": accounting.parameters(plan.dims, progress.topology),

@@ -10,7 +10,7 @@ import pytest
 from barter_jax.core.barter import Progress
 from barter_jax.core.topology import Budget, Topology
 from barter_jax.errors import RunError
-from barter_jax.training.checkpoint import Best, Bookkeeping, Checkpoints, checksum
+from barter_jax.training.checkpoint import Bookkeeping, Checkpoints, Evaluation, checksum
 from tests.training import commands, tiny
 
 
@@ -22,15 +22,17 @@ def state(seed: int = 0):
     }
 
 
-def books(step: int, best: Best | None = None) -> Bookkeeping:
+def books(step: int, best: Evaluation | None = None) -> Bookkeeping:
     return Bookkeeping(
         step=step,
         progress=Progress(Topology((2, 1), (3, 4)), Budget(1, 2), Budget(0, 5)),
         data={"next_index": step},
-        best=best or Best(),
+        best=best or Evaluation(),
+        latest=Evaluation(step, {"accuracy": 0.125}),
         window={"loss": [0.1, 1 / 3]},
         seconds={"step": 1.5},
         updates=2,
+        config={"seed": 3, "train": {"steps": None}},
     )
 
 
@@ -50,11 +52,11 @@ def open_checkpoints():
 def test_what_is_saved_comes_back(tmp_path, open_checkpoints):
     first = open_checkpoints(tmp_path / "c")
     assert first.latest_step() is None
-    first.save(state(), books(3, Best(2, {"accuracy": 0.25})))
+    first.save(state(), books(3, Evaluation(2, {"accuracy": 0.25})))
     first.wait()
     again = open_checkpoints(tmp_path / "c")
     assert again.latest_step() == 3
-    assert again.read_bookkeeping(3) == books(3, Best(2, {"accuracy": 0.25}))
+    assert again.read_bookkeeping(3) == books(3, Evaluation(2, {"accuracy": 0.25}))
     restored = again.restore(3, state(1))
     assert type(restored["counts"]) is tuple
     for got, want in zip(_leaves(restored), _leaves(state()), strict=True):
@@ -81,13 +83,13 @@ def test_the_best_and_the_latest_are_kept_when_the_metric_worsens(tmp_path, open
     checkpoints = open_checkpoints(tmp_path)
     best = {1: 1, 2: 2, 3: 2, 4: 2, 5: 5, 6: 5}
     for step, at in best.items():
-        checkpoints.save(state(), books(step, Best(at, {"accuracy": 0.1 * at})))
+        checkpoints.save(state(), books(step, Evaluation(at, {"accuracy": 0.1 * at})))
         checkpoints.wait()
         assert kept(tmp_path) == sorted({at, step})
     # Another process, which learns of the best from what it saves.
     checkpoints.close()
     again = open_checkpoints(tmp_path)
-    again.save(state(), books(7, Best(5, {"accuracy": 0.5})))
+    again.save(state(), books(7, Evaluation(5, {"accuracy": 0.5})))
     again.wait()
     assert kept(tmp_path) == [5, 7]
 
@@ -95,7 +97,7 @@ def test_the_best_and_the_latest_are_kept_when_the_metric_worsens(tmp_path, open
 def test_more_may_be_kept(tmp_path, open_checkpoints):
     checkpoints = open_checkpoints(tmp_path, keep=3)
     for step in range(1, 7):
-        checkpoints.save(state(), books(step, Best(1, {"accuracy": 0.5})))
+        checkpoints.save(state(), books(step, Evaluation(1, {"accuracy": 0.5})))
     checkpoints.wait()
     assert kept(tmp_path) == [1, 4, 5, 6]
 

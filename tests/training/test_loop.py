@@ -56,6 +56,11 @@ def test_the_best_evaluation_is_the_model_and_the_checkpoint(run):
     best = max(validation, key=lambda row: (row["accuracy"], -row["step"]))
     assert summary["best"]["step"] == best["step"]
     assert summary["best"]["validation"] == tiny.without(best, "step", "split")
+    assert summary["final"]["step"] == validation[-1]["step"] == 12
+    assert summary["final"]["validation"] == tiny.without(validation[-1], "step", "split")
+    _, books = tiny.saved(tiny.config(), directory)
+    stored = json.loads((directory / "config.json").read_text())["config"]
+    assert books.config == stored and stored["log"]["tensorboard"] is True
     model = compact.load(directory)
     assert model.card.step == best["step"]
     assert summary["model_topology"] == model.topology.to_json()
