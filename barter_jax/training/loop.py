@@ -271,10 +271,10 @@ class Run:
         Not where the compiler would hardly have begun by then: it would only take the processor
         from the training, for a shape that may be the wrong one.
         """
-        done = self.step - self._resumed_at
-        seconds_left = (
-            (step - self.step) * (self.clock.seconds()["step"] - self._step_seconds) / done
-        )
+        # Steps that are only queued yet would make the rate look too good, and be waited for below.
+        jax.block_until_ready(self.state)
+        spent = self.clock.seconds()["step"] - self._step_seconds
+        seconds_left = (step - self.step) * spent / (self.step - self._resumed_at)
         if seconds_left < 0.5 * self.table.last_compile_seconds:
             return
         with self.clock.charge("update"):
