@@ -134,11 +134,9 @@ def _powers(tx: optax.GradientTransformation, structure: Any) -> tuple[float, ..
         found = [
             _power(*leaves) for leaves in zip(*map(jax.tree.leaves, (start, *states)), strict=True)
         ]
-        powers = (
-            [new if np.isnan(old) else old for new, old in zip(found, powers, strict=True)]
-            if powers
-            else found
-        )
+        powers = [
+            new if np.isnan(old) else old for new, old in zip(found, powers or found, strict=True)
+        ]
         if not np.any(np.isnan(powers)):
             break
     return tuple(powers)
@@ -152,11 +150,9 @@ def _power(start, whole, half) -> float:
     if moved == 0 or moved_half == 0 or moved * moved_half < 0:
         return float("nan")
     power = np.log2(moved / moved_half)
-    return (
-        float(round(power))
-        if abs(power - round(power)) < 0.05 and 0 <= round(power) <= 2
-        else float("nan")
-    )
+    nearest = round(power)
+    fits = abs(power - nearest) < 0.05 and 0 <= nearest <= 2
+    return float(nearest) if fits else float("nan")
 
 
 @dataclasses.dataclass(frozen=True)
