@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import sys
 import zlib
@@ -185,6 +186,7 @@ class Checkpoints:
         if set(wanted) != set(checksums):
             odd = sorted(set(wanted) ^ set(checksums))[0]
             raise RunError(f"{where} does not fit this model and optimizer: {odd} differs")
+        _ignore_abandoned_reads()
         try:
             arrays = self._manager.restore(
                 step,
@@ -198,7 +200,6 @@ class Checkpoints:
             ).arrays
         # orbax and tensorstore raise many types for data that cannot be decoded.
         except Exception as error:
-            _ignore_abandoned_reads()
             raise RunError(
                 f"{where} is damaged: remove it to resume from the one before"
             ) from error
@@ -279,10 +280,12 @@ def _json_checksum(content: Any) -> int:
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
+@functools.cache  # once a process
 def _ignore_abandoned_reads() -> None:
     """Keeps quiet the reads that orbax abandons when one of them fails.
 
-    Each complains from a thread of its own, later, that the event loop is closed.
+    Each complains from a thread of its own that the event loop is closed, possibly before the
+    failure itself has come up, and says nothing that the failure does not.
     """
     before = sys.unraisablehook
 
