@@ -1,6 +1,6 @@
 """The decision of a topology update: who receives, who gives, who is cloned.
 
-For one unit type (paper, Section on topology updates): take the eligible layer with the highest
+For one unit type, as the paper has it: take the eligible layer with the highest
 growth priority as the receiver; prune the eligible units with the lowest running pruning scores
 outside it; clone as many parents, those with the highest running growth scores inside it. The
 budget is kept exactly. The ablations replace the choice of the receiver, of the donors or of both

@@ -13,7 +13,7 @@ import pytest
 from barter_jax.core import accounting
 from barter_jax.core.topology import UNITS
 from barter_jax.deploy import model as compact
-from barter_jax.errors import RunError
+from barter_jax.errors import RunError, UserError
 from barter_jax.training import loop
 from tests.training import commands, tiny
 
@@ -350,3 +350,13 @@ def test_the_summary_is_the_one_document_on_stdout(tmp_path):
         result = commands.run("barter_jax.main", *args)
         assert result.code == 0
         assert json.loads(result.stdout) == json.loads((tmp_path / "summary.json").read_text())
+
+
+def test_a_damaged_summary_is_told_and_can_be_written_again(tmp_path):
+    config = tiny.config(**ONE_SHAPE)
+    summary = tiny.train(config, tmp_path)
+    (tmp_path / "summary.json").write_text('{"steps": 1')
+    with pytest.raises(UserError, match="summary.json cannot be read: remove it"):
+        tiny.train(config, tmp_path)
+    (tmp_path / "summary.json").unlink()
+    assert tiny.train(config, tmp_path)["test"] == summary["test"]
