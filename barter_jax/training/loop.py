@@ -23,6 +23,7 @@ from barter_jax import config as config_lib
 from barter_jax.core import accounting
 from barter_jax.core.barter import Decision
 from barter_jax.core.optimizer_state import UnsupportedOptimizerError, check_optimizer
+from barter_jax.core.surgery import resize
 from barter_jax.core.topology import Topology
 from barter_jax.data.cache import cached
 from barter_jax.deploy import evaluate as deployed
@@ -361,7 +362,9 @@ class Run:
             improved = self.latest.accuracy > self.best.accuracy
             if improved:
                 self.best = self.latest
-                self._write_model(self._unpadded().params, self.progress.topology)
+                topology = self.progress.topology
+                params = resize(self.state.params, self.barter.units, topology, topology, {})
+                self._write_model(params, topology)
         self._write_metrics("validation", values)
         self.console.say(
             f"step {self.step}  validation loss {values['loss']:.4f}  accuracy "
