@@ -16,6 +16,7 @@ from barter_jax.core.accounting import Dimensions
 from barter_jax.core.topology import Topology
 from barter_jax.models import layers
 from barter_jax.models.layers import Dtype
+from barter_jax.models.ops import Ops
 from barter_jax.models.transformer import Transformer, TransformerConfig
 
 KERNEL = 3
@@ -30,30 +31,36 @@ class CCT(Transformer):
     @nn.compact
     def __call__(self, images: jax.Array, train: bool = False) -> jax.Array:
         """Normalised images `[batch, height, width, 3]` to float32 logits `[batch, classes]`."""
-        x = nn.Conv(
-            self.width,
-            (KERNEL, KERNEL),
-            padding=1,
-            use_bias=False,
-            dtype=self.dtype,
-            kernel_init=nn.initializers.variance_scaling(2.0, "fan_in", "normal"),
-            name="tokenizer",
-        )(images)
-        x = nn.max_pool(nn.relu(x), (3, 3), (2, 2), padding=((1, 1), (1, 1)))
+        x = Tokenizer(self.width, self.ops, self.dtype, name="tokenizer")(images)
         x = x.reshape(len(x), -1, self.width)
         position = self.param("position", nn.initializers.normal(0.2), (1, x.shape[1], self.width))
         x = self.blocks(x + position.astype(self.dtype), train)
-        return self.classify(SequencePooling(self.dtype, name="pooling")(self.norm(x)))
+        return self.classify(SequencePooling(self.ops, self.dtype, name="pooling")(self.norm(x)))
+
+
+class Tokenizer(nn.Module):
+    """Convolution, ReLU and max-pool: `kernel` `[3, 3, 3, d]`, without bias."""
+
+    width: int
+    ops: Ops
+    dtype: Dtype
+
+    @nn.compact
+    def __call__(self, images: jax.Array) -> jax.Array:
+        init = nn.initializers.variance_scaling(2.0, "fan_in", "normal")
+        kernel = self.param("kernel", init, (KERNEL, KERNEL, images.shape[-1], self.width))
+        return self.ops.tokenize(images.astype(self.dtype), kernel)
 
 
 class SequencePooling(nn.Module):
     """Softmax over tokens of a learned score, then the weighted sum: `[b, n, d]` to `[b, d]`."""
 
+    ops: Ops
     dtype: Dtype
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        score = nn.Dense(1, dtype=self.dtype, kernel_init=layers.linear_init, name="score")(x)
+        score = layers.Linear(1, self.ops, self.dtype, name="score")(x)
         weights = nn.softmax(score[..., 0].astype(jnp.float32), axis=-1).astype(self.dtype)
         return jnp.einsum("bn,bnd->bd", weights, x)
 

@@ -1,7 +1,8 @@
 """Layers that ViT and CCT share. Heads and channels each sit on an axis of their own.
 
 Nothing here masks anything: a padded unit has all-zero parameters, so its output and its gradient
-are zero by themselves.
+are zero by themselves. The arithmetic is that of an `Ops` set (`models.ops`); here are the
+parameters, named and shaped as in Flax's own layers.
 """
 
 from __future__ import annotations
@@ -12,11 +13,57 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+from barter_jax.models.ops import Ops
+from barter_jax.models.ops.plain import Keep
 
 Dtype = Any
 DTYPES = ("float32", "bfloat16")
 
 linear_init = nn.initializers.normal(stddev=0.02)
+
+
+class LayerNorm(nn.Module):
+    """LayerNorm over the last axis: `scale` and `bias`, `[d]`.
+
+    Attributes:
+      epsilon: added to the variance.
+      ops: the formulations to use.
+      dtype: dtype of the result.
+    """
+
+    epsilon: float
+    ops: Ops
+    dtype: Dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
+        bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
+        return self.ops.layer_norm(x.astype(self.dtype), scale, bias, self.epsilon)
+
+
+class Linear(nn.Module):
+    """`kernel` `[i, features]` and `bias` `[features]`.
+
+    Attributes:
+      features: width of the result.
+      ops: the formulations to use.
+      dtype: dtype of the computation.
+      kernel_init: initializer of the kernel.
+    """
+
+    features: int
+    ops: Ops
+    dtype: Dtype = jnp.float32
+    kernel_init: nn.initializers.Initializer = linear_init
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features))
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        return self.ops.linear(x.astype(self.dtype), kernel, bias)
 
 
 class Attention(nn.Module):
@@ -29,78 +76,69 @@ class Attention(nn.Module):
       heads: number of heads, h.
       head_width: width of a head, dh.
       qkv_bias: whether query, key and value have biases.
-      dropout: rate at which attention weights are dropped in training.
+      ops: the formulations to use.
       dtype: dtype of the computation; parameters are float32.
     """
 
     heads: int
     head_width: int
     qkv_bias: bool
-    dropout: float = 0.0
+    ops: Ops
     dtype: Dtype = jnp.float32
 
     @nn.compact
-    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-        """`[batch, tokens, d]` to the same shape."""
-        query, key, value = (
-            _HeadProjection(self.heads, self.head_width, self.qkv_bias, self.dtype, name=name)(x)
+    def __call__(self, x: jax.Array, keep: Keep | None = None) -> jax.Array:
+        """`[batch, tokens, d]` to the same shape.
+
+        Args:
+          x: the normed stream.
+          keep: the attention weights that dropout keeps; all of them if None.
+        """
+        batch, tokens, width = x.shape
+        projections = [
+            _HeadProjection(self.heads, self.head_width, self.qkv_bias, name=name)(width)
             for name in ("query", "key", "value")
+        ]
+        # One product for the three.
+        kernel, bias = (
+            None if parts[0] is None else jnp.concatenate(parts, axis=-1)
+            for parts in zip(*projections, strict=True)
         )
-        logits = jnp.einsum("bhnk,bhmk->bhnm", query * self.head_width**-0.5, key)
-        # The softmax is taken in float32 whatever the compute dtype: bfloat16 sums lose too much.
-        weights = nn.softmax(logits.astype(jnp.float32), axis=-1).astype(self.dtype)
-        if train and self.dropout > 0:
-            weights = drop_heads(self.make_rng("dropout"), weights, self.dropout)
-        mixed = jnp.einsum("bhnm,bhmk->bhnk", weights, value)
-        return _OutProjection(x.shape[-1], self.dtype, name="out")(mixed)
+        qkv = self.ops.linear(x.astype(self.dtype), kernel, bias)
+        qkv = qkv.reshape(batch, tokens, 3, self.heads, self.head_width)
+        mixed = self.ops.attend(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2], keep)
+        kernel, bias = _OutProjection(self.heads, self.head_width, width, name="out")()
+        return self.ops.linear(mixed.reshape(batch, tokens, -1), kernel, bias)
 
 
 class _HeadProjection(nn.Module):
-    """`[b, n, d]` to `[b, h, n, dh]`."""
+    """Parameters of query, key or value, flattened: `[d, h * dh]` and `[h * dh]` or None."""
 
     heads: int
     head_width: int
     bias: bool
-    dtype: Dtype
 
     @nn.compact
-    def __call__(self, x):
+    def __call__(self, width: int):
         shape = (self.heads, self.head_width)
-        kernel = self.param("kernel", linear_init, (x.shape[-1], *shape))
-        y = jnp.einsum("bnd,dhk->bhnk", x.astype(self.dtype), kernel.astype(self.dtype))
-        if self.bias:
-            bias = self.param("bias", nn.initializers.zeros, shape)
-            y = y + bias.astype(self.dtype)[:, None, :]
-        return y
+        kernel = self.param("kernel", linear_init, (width, *shape))
+        bias = self.param("bias", nn.initializers.zeros, shape) if self.bias else None
+        return kernel.reshape(width, -1), None if bias is None else bias.reshape(-1)
 
 
 class _OutProjection(nn.Module):
-    """`[b, h, n, dh]` to `[b, n, d]`."""
+    """Parameters of the output projection, flattened: `[h * dh, d]` and `[d]`."""
 
+    heads: int
+    head_width: int
     width: int
-    dtype: Dtype
 
     @nn.compact
-    def __call__(self, x):
-        kernel = self.param("kernel", linear_init, (x.shape[1], x.shape[3], self.width))
-        bias = self.param("bias", nn.initializers.zeros, (self.width,))
-        return jnp.einsum("bhnk,hkd->bnd", x, kernel.astype(self.dtype)) + bias.astype(self.dtype)
-
-
-def drop_heads(key: jax.Array, weights: jax.Array, rate: float) -> jax.Array:
-    """Attention dropout whose mask for head i depends on i alone.
-
-    A padded model then drops what an unpadded one does.
-
-    Args:
-      key: PRNG key.
-      weights: `[batch, heads, tokens, tokens]`.
-      rate: probability of dropping a weight, in [0, 1).
-    """
-    b, h, n, m = weights.shape
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(h))
-    keep = jax.vmap(lambda k: jax.random.bernoulli(k, 1 - rate, (b, n, m)), out_axes=1)(keys)
-    return jnp.where(keep, weights / (1 - rate), 0).astype(weights.dtype)
+    def __call__(self):
+        kernel = self.param("kernel", linear_init, (self.heads, self.head_width, self.width))
+        return kernel.reshape(-1, self.width), self.param(
+            "bias", nn.initializers.zeros, (self.width,)
+        )
 
 
 class Mlp(nn.Module):
@@ -108,35 +146,62 @@ class Mlp(nn.Module):
 
     Attributes:
       channels: hidden channels, c.
+      ops: the formulations to use.
       dtype: dtype of the computation.
     """
 
     channels: int
+    ops: Ops
     dtype: Dtype = jnp.float32
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        hidden = nn.Dense(self.channels, dtype=self.dtype, kernel_init=linear_init, name="fc1")(x)
-        hidden = nn.gelu(hidden, approximate=False)
-        return nn.Dense(x.shape[-1], dtype=self.dtype, kernel_init=linear_init, name="fc2")(hidden)
+        hidden = self.ops.gelu(Linear(self.channels, self.ops, self.dtype, name="fc1")(x))
+        return Linear(x.shape[-1], self.ops, self.dtype, name="fc2")(hidden)
 
 
-class DropPath(nn.Module):
-    """Stochastic depth: drops a residual branch for a whole sample (Huang et al., 2016).
+# --- what is dropped in training -------------------------------------------------------------
 
-    Attributes:
-      rate: probability of dropping, in [0, 1).
+
+def keep_heads(keys: jax.Array, batch: int, tokens: int, rate: float) -> Keep:
+    """Attention dropout whose mask for head i depends on its key alone.
+
+    A padded model then drops what an unpadded one does. The rate is met to 1/65536: two masks
+    share a random word, since drawing them is what dropout costs.
+
+    Args:
+      keys: PRNG keys `[heads]`.
+      batch: images.
+      tokens: tokens of each.
+      rate: probability of dropping a weight, in [0, 1).
     """
+    kept = round((1 - rate) * 2**16)
+    size = batch * tokens * tokens
 
-    rate: float
+    def draw(key):
+        words = jax.random.bits(key, (-(-size // 2),), jnp.uint32)
+        halves = jnp.stack([words & 0xFFFF, words >> 16])
+        return (halves < np.uint32(kept)).reshape(-1)[:size]
 
-    @nn.compact
-    def __call__(self, branch: jax.Array, train: bool) -> jax.Array:
-        if not train or self.rate == 0:
-            return branch
-        shape = (branch.shape[0],) + (1,) * (branch.ndim - 1)
-        keep = jax.random.bernoulli(self.make_rng("dropout"), 1 - self.rate, shape)
-        return jnp.where(keep, branch / (1 - self.rate), 0).astype(branch.dtype)
+    mask = jax.vmap(draw)(keys).reshape(len(keys), batch, tokens, tokens)
+    return Keep(mask, kept / 2**16)
+
+
+def drop_path_factors(key: jax.Array, rates: tuple[float, ...], batch: int) -> jax.Array:
+    """Stochastic depth (Huang et al., 2016) of all layers in one draw.
+
+    Args:
+      key: PRNG key.
+      rates: probability of dropping a branch of each layer, in [0, 1).
+      batch: images.
+
+    Returns:
+      `[layers, 2, batch, 1, 1]` float32: what to multiply the two residual branches of each layer
+      with, 0 or 1 / (1 - rate).
+    """
+    kept = 1 - np.asarray(rates, np.float32)[:, None, None]
+    keep = jax.random.uniform(key, (len(rates), 2, batch)) < kept
+    return jnp.where(keep, 1 / kept, 0)[..., None, None]
 
 
 def drop_path_rates(layers: int, highest: float) -> tuple[float, ...]:

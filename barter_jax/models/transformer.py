@@ -8,12 +8,13 @@ from typing import ClassVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from barter_jax.core.accounting import Dimensions
 from barter_jax.core.topology import Topology
 from barter_jax.core.units import UnitTable
 from barter_jax.errors import UserError
-from barter_jax.models import layers
+from barter_jax.models import layers, ops
 from barter_jax.models.layers import DTYPES, Dtype
 
 
@@ -29,6 +30,9 @@ class Transformer(nn.Module):
       attention_dropout: rate in training.
       drop_path: stochastic depth of the last layer; rises linearly from 0.
       dtype: dtype of the computation; parameters are float32.
+      kernels: name of the formulations of the heavy operations, see `models.ops.choose`.
+      remat: whether the backward pass computes each block again instead of keeping it: less memory
+        for more time. XLA's CPU backend moves that work forward again and saves nothing.
     """
 
     topology: Topology
@@ -39,40 +43,63 @@ class Transformer(nn.Module):
     attention_dropout: float
     drop_path: float
     dtype: Dtype
+    kernels: str
+    remat: bool
 
     norm_epsilon: ClassVar[float]
     norm2_replaces_stream: ClassVar[bool]
 
+    @property
+    def ops(self) -> ops.Ops:
+        """The formulations of the heavy operations."""
+        return ops.choose(self.kernels)
+
     def blocks(self, x: jax.Array, train: bool) -> jax.Array:
         """All blocks, `[batch, tokens, width]` to the same shape. For a compact `__call__`."""
-        depth = len(self.topology.heads)
-        for layer, rate in enumerate(layers.drop_path_rates(depth, self.drop_path)):
-            x = Block(
-                heads=self.topology.heads[layer],
+        factors, keys = self._drawn(len(x)) if train else (None, None)
+        block = nn.remat(Block) if self.remat else Block
+        for layer, heads in enumerate(self.topology.heads):
+            x = block(
+                heads=heads,
                 channels=self.topology.channels[layer],
                 head_width=self.head_width,
                 qkv_bias=self.qkv_bias,
                 attention_dropout=self.attention_dropout,
-                drop_path=rate,
                 norm_epsilon=self.norm_epsilon,
                 norm2_replaces_stream=self.norm2_replaces_stream,
+                ops=self.ops,
                 dtype=self.dtype,
                 name=f"block_{layer}",
-            )(x, train)
+            )(
+                x,
+                None if factors is None else factors[layer].astype(x.dtype),
+                None if keys is None else keys[layer, :heads],
+            )
         return x
+
+    def _drawn(self, batch: int) -> tuple[jax.Array | None, jax.Array | None]:
+        """What the blocks drop in a training step: branches, and keys for attention's weights.
+
+        Drawn for all layers at once: a generator costs a CPU more to start than to run.
+        """
+        factors = keys = None
+        rates = layers.drop_path_rates(len(self.topology.heads), self.drop_path)
+        if self.drop_path > 0:
+            factors = layers.drop_path_factors(self.make_rng("dropout"), rates, batch)
+        if self.attention_dropout > 0:
+            # A key depends on the layer and the head alone, not on how many there are.
+            numbers = np.arange(len(rates))[:, None] * 2**16 + np.arange(max(self.topology.heads))
+            fold = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (None, 0))
+            keys = fold(self.make_rng("dropout"), numbers)
+        return factors, keys
 
     def norm(self, x: jax.Array) -> jax.Array:
         """The final LayerNorm."""
-        return nn.LayerNorm(self.norm_epsilon, dtype=self.dtype, name="norm")(x)
+        return layers.LayerNorm(self.norm_epsilon, self.ops, self.dtype, name="norm")(x)
 
     def classify(self, x: jax.Array) -> jax.Array:
         """`[batch, width]` to float32 logits `[batch, classes]`."""
-        dense = nn.Dense(
-            self.num_classes,
-            dtype=self.dtype,
-            kernel_init=layers.linear_init,
-            name="classifier",
-        )
+        dense = layers.Linear(self.num_classes, self.ops, self.dtype, name="classifier")
         return dense(x).astype(jnp.float32)
 
 
@@ -88,30 +115,41 @@ class Block(nn.Module):
     head_width: int
     qkv_bias: bool
     attention_dropout: float
-    drop_path: float
     norm_epsilon: float
     norm2_replaces_stream: bool
+    ops: ops.Ops
     dtype: Dtype
 
     @nn.compact
-    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-        def norm(name):
-            return nn.LayerNorm(self.norm_epsilon, dtype=self.dtype, name=name)
+    def __call__(
+        self, x: jax.Array, factors: jax.Array | None, keys: jax.Array | None
+    ) -> jax.Array:
+        """`[batch, tokens, width]` to the same shape.
 
-        drop_path = layers.DropPath(self.drop_path)
+        Args:
+          x: the residual stream.
+          factors: `[2, batch, 1, 1]`, what stochastic depth multiplies the branches with, or None.
+          keys: PRNG keys `[heads]` of attention's dropout, or None.
+        """
+
+        def norm(name):
+            return layers.LayerNorm(self.norm_epsilon, self.ops, self.dtype, name=name)
+
+        def added(x, branch, which):
+            return x + (branch if factors is None else branch * factors[which])
+
         attention = layers.Attention(
-            self.heads,
-            self.head_width,
-            self.qkv_bias,
-            self.attention_dropout,
-            self.dtype,
-            name="attention",
+            self.heads, self.head_width, self.qkv_bias, self.ops, self.dtype, name="attention"
         )
-        x = x + drop_path(attention(norm("norm1")(x), train), train)
+        keep = None
+        if keys is not None:
+            keep = layers.keep_heads(keys, x.shape[0], x.shape[1], self.attention_dropout)
+        x = added(x, attention(norm("norm1")(x), keep), 0)
         normed = norm("norm2")(x)
         if self.norm2_replaces_stream:
             x = normed
-        return x + drop_path(layers.Mlp(self.channels, self.dtype, name="mlp")(normed), train)
+        mlp = layers.Mlp(self.channels, self.ops, self.dtype, name="mlp")
+        return added(x, mlp(normed), 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,6 +168,8 @@ class TransformerConfig:
     attention_dropout: float
     drop_path: float
     dtype: str = "float32"
+    kernels: str = ops.AUTO
+    remat: bool = False
 
     def check(self, image_size: int) -> None:
         """Raises `UserError`, naming the field, where the model cannot be built for such images."""
@@ -141,6 +181,9 @@ class TransformerConfig:
                 raise UserError(f"model.{field} must be in [0, 1), got {getattr(self, field)}")
         if self.dtype not in DTYPES:
             raise UserError(f"model.dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+        if self.kernels not in (ops.AUTO, *ops.SETS):
+            known = ", ".join((ops.AUTO, *ops.SETS))
+            raise UserError(f"model.kernels must be one of {known}, got {self.kernels!r}")
 
     def module(self, topology: Topology, num_classes: int) -> Transformer:
         """The Flax module at a topology."""
@@ -152,7 +195,15 @@ class TransformerConfig:
 
     def module_fields(self) -> dict[str, object]:
         """The fields that `Transformer` takes as they are."""
-        names = ("width", "head_width", "qkv_bias", "attention_dropout", "drop_path")
+        names = (
+            "width",
+            "head_width",
+            "qkv_bias",
+            "attention_dropout",
+            "drop_path",
+            "kernels",
+            "remat",
+        )
         return {**{n: getattr(self, n) for n in names}, "dtype": jnp.dtype(self.dtype)}
 
     def dimensions_with(

@@ -1,6 +1,7 @@
 import dataclasses
 import math
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -98,33 +99,43 @@ def test_evaluation_is_deterministic_and_training_is_not(config):
 
 
 def test_a_heads_dropout_does_not_depend_on_how_many_there_are():
-    key = jax.random.key(3)
-    rng = np.random.default_rng(0)
-    weights = rng.random((2, 6, 5, 5)).astype(np.float32)
-    many = layers.drop_heads(key, weights, 0.3)
-    np.testing.assert_array_equal(layers.drop_heads(key, weights[:, :4], 0.3), many[:, :4])
+    keys = jax.random.split(jax.random.key(3), 6)
+    many = layers.keep_heads(keys, batch=2, tokens=5, rate=0.3).mask
+    few = layers.keep_heads(keys[:4], batch=2, tokens=5, rate=0.3).mask
+    np.testing.assert_array_equal(few, many[:4])
     # Heads and samples are dropped independently.
-    masks = np.asarray(many == 0).transpose(1, 0, 2, 3).reshape(12, -1)
-    assert len({tuple(mask) for mask in masks}) == 12
+    assert len({tuple(mask) for mask in np.asarray(many).reshape(12, -1)}) == 12
 
 
-def test_dropped_attention_keeps_its_mean():
-    weights = np.ones((4, 4, 50, 50), np.float32)
-    dropped = np.asarray(layers.drop_heads(jax.random.key(0), weights, 0.2))
-    assert set(np.unique(dropped)) == {np.float32(0), np.float32(1.25)}
-    assert np.mean(dropped == 0) == pytest.approx(0.2, abs=0.01)
+@pytest.mark.parametrize("rate", [0.2, 0.5])
+def test_attention_dropout_keeps_its_share(rate):
+    keep = layers.keep_heads(jax.random.split(jax.random.key(0), 4), 4, 51, rate)
+    assert keep.mask.shape == (4, 4, 51, 51)
+    assert keep.share == pytest.approx(1 - rate, abs=2**-16)
+    assert np.mean(keep.mask) == pytest.approx(1 - rate, abs=0.01)
+    # The two masks of one random word are independent of each other.
+    halves = np.asarray(keep.mask)[0].reshape(-1)[: 2 * (4 * 51 * 51 // 2)].reshape(2, -1)
+    assert np.mean(halves[0] & halves[1]) == pytest.approx((1 - rate) ** 2, abs=0.02)
 
 
-def test_stochastic_depth_drops_whole_samples():
-    module = layers.DropPath(0.25)
-    branch = np.ones((2000, 2, 3), np.float32)
-    found = np.asarray(module.apply({}, branch, True, rngs={"dropout": jax.random.key(0)}))
-    per_sample = found.reshape(2000, -1)
-    assert np.all(per_sample == per_sample[:, :1])
-    np.testing.assert_allclose(np.unique(per_sample), [0, 1 / 0.75])
-    assert np.mean(per_sample[:, 0] == 0) == pytest.approx(0.25, abs=0.04)
-    assert module.apply({}, branch, False) is branch
-    assert layers.DropPath(0.0).apply({}, branch, True) is branch
+def test_layers_and_heads_drop_independently():
+    """The keys of all layers come from one draw."""
+    config = dataclasses.replace(VIT, attention_dropout=0.5, drop_path=0.0)
+    module = config.module(UNEVEN, CLASSES)
+    _, keys = nn.apply(lambda m: m._drawn(3), module)({}, rngs={"dropout": jax.random.key(0)})
+    data = np.asarray(jax.random.key_data(keys)).reshape(2 * max(UNEVEN.heads), -1)
+    assert len(np.unique(data, axis=0)) == len(data)
+
+
+def test_stochastic_depth_drops_whole_samples_of_each_branch():
+    rates = (0.0, 0.25, 0.5)
+    factors = np.asarray(layers.drop_path_factors(jax.random.key(0), rates, 2000))
+    assert factors.shape == (3, 2, 2000, 1, 1)
+    assert np.all(factors[0] == 1)
+    for rate, layer in zip(rates[1:], factors[1:], strict=True):
+        np.testing.assert_allclose(np.unique(layer), [0, 1 / (1 - rate)])
+        np.testing.assert_allclose(np.mean(layer == 0, axis=(1, 2, 3)), rate, atol=0.04)
+        assert np.any(layer[0] != layer[1])
 
 
 def test_stochastic_depth_rises_linearly():
