@@ -10,7 +10,7 @@ import dataclasses
 from ml_collections import config_dict
 
 from barter_jax import models
-from barter_jax.core import accounting
+from barter_jax.core import accounting, shapes
 from barter_jax.core.accounting import Dimensions
 from barter_jax.core.barter import Barter
 from barter_jax.core.schedule import PlannedUpdate, default_transfers, plan_updates
@@ -41,6 +41,8 @@ class Blueprint:
       eval_every_steps: steps between evaluations.
       checkpoint_every_steps: steps between checkpoints.
       bucket: physical counts are multiples of this.
+      waste: the share of a layer's physical units that it may keep without use.
+      shapes_at_most: how many different padded topologies the run can come to.
     """
 
     model: models.TransformerConfig
@@ -57,6 +59,8 @@ class Blueprint:
     eval_every_steps: int
     checkpoint_every_steps: int
     bucket: Budget
+    waste: float
+    shapes_at_most: int
 
     @property
     def physical(self) -> Topology:
@@ -71,11 +75,6 @@ class Blueprint:
             if self.transfers.of(unit)
             and (self.dims.layers < 2 or self.initial.of(unit) == self.caps.of(unit))
         ]
-
-    @property
-    def shapes_at_most(self) -> int:
-        """How many different padded topologies the run can come to."""
-        return 1 + len(self.schedule)
 
 
 def data_sizes(config: config_dict.ConfigDict) -> tuple[int, int]:
@@ -153,6 +152,14 @@ def make(config: config_dict.ConfigDict, num_classes: int, num_train: int) -> Bl
         )
     total_steps = config.train.steps or config.train.epochs * steps_per_epoch
     every = config.train.eval_every_steps or steps_per_epoch
+    schedule = plan_updates(
+        total_steps,
+        config.topology.updates,
+        config.topology.start_fraction,
+        config.topology.end_fraction,
+        transfers,
+    )
+    bucket = Budget(config.bucket.heads, config.bucket.channels)
     return Blueprint(
         model=model,
         image_size=image_size,
@@ -162,18 +169,21 @@ def make(config: config_dict.ConfigDict, num_classes: int, num_train: int) -> Bl
         initial=initial,
         caps=caps,
         transfers=transfers,
-        schedule=plan_updates(
-            total_steps,
-            config.topology.updates,
-            config.topology.start_fraction,
-            config.topology.end_fraction,
-            transfers,
-        ),
+        schedule=schedule,
         steps_per_epoch=steps_per_epoch,
         total_steps=total_steps,
         eval_every_steps=every,
         checkpoint_every_steps=config.checkpoint.every_steps or every,
-        bucket=Budget(config.bucket.heads, config.bucket.channels),
+        bucket=bucket,
+        waste=config.bucket.waste,
+        shapes_at_most=shapes.shapes_at_most(
+            initial,
+            schedule,
+            caps=caps,
+            min_units=config.topology.min_units,
+            bucket=bucket,
+            waste=config.bucket.waste,
+        ),
     )
 
 
@@ -195,6 +205,7 @@ def make_barter(config: config_dict.ConfigDict, blueprint: Blueprint) -> Barter:
         moments=config.topology.moments,
         warmup_steps=config.topology.warmup_steps,
         bucket=blueprint.bucket,
+        waste=blueprint.waste,
         seed=config.seed,
     )
 

@@ -20,6 +20,7 @@ from absl import app, flags
 from absl import logging as absl_logging
 from ml_collections import config_dict, config_flags
 
+from barter_jax import allocator
 from barter_jax import config as config_lib
 from barter_jax.errors import RunError, UserError
 
@@ -56,6 +57,7 @@ def run(main: Callable[[config_dict.ConfigDict], int | None]) -> None:
 def run_plain(main: Callable[[Sequence[str]], int | None], needs_config: bool = False) -> None:
     """Runs a command; `main` gets the positional arguments."""
     _set_up_logging()
+    allocator.keep_memory()
 
     def parse(argv: Sequence[str]) -> list[str]:
         return _guard(lambda: _parse(argv, needs_config))

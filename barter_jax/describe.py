@@ -39,7 +39,7 @@ def describe(config: config_dict.ConfigDict, plan: Blueprint) -> dict[str, Any]:
         "updates": [
             {"step": u.step, "heads": u.heads, "channels": u.channels} for u in plan.schedule
         ],
-        "bucket": _both(plan.bucket),
+        "bucket": {**_both(plan.bucket), "waste": plan.waste},
         "padded": plan.physical.to_json(),
         "shapes_at_most": plan.shapes_at_most,
     }
@@ -67,7 +67,7 @@ def render(doc: dict[str, Any]) -> str:
         f"  GFLOPs per image {gflops:>12.4f}   {dense_gflops / gflops:.2f}x less than "
         f"{dense_gflops:.4f} (forward and backward)",
         f"  steps            {doc['steps']:>12,}   {doc['steps_per_epoch']} an epoch",
-        f"  compiled shapes  {doc['shapes_at_most']:>12}   at most",
+        f"  padded shapes    {doc['shapes_at_most']:>12}   at most",
         "",
         "             budget   to move   per layer at the start (in tensors)",
     ]

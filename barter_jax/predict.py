@@ -19,6 +19,7 @@ from barter_jax import cli
 from barter_jax.data.images import decode_image
 from barter_jax.deploy.model import CompactModel, load
 from barter_jax.errors import UserError
+from barter_jax.training import compile_cache
 
 MODEL = flags.DEFINE_string("model", None, "Work directory, model directory or model file.")
 TOP = flags.DEFINE_integer("top", 3, "How many labels to print for each image.", lower_bound=1)
@@ -64,6 +65,7 @@ def main(paths: Sequence[str]) -> None:
         raise UserError("--model is missing: give a work directory, as --model=runs/vit_tiny")
     if not paths:
         raise UserError("no image is given: name image files after the flags")
+    compile_cache.set_up()
     rows = predict(load(MODEL.value), paths, TOP.value)
     if cli.JSON.value:
         cli.print_json(rows)

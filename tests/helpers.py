@@ -144,6 +144,7 @@ class Exchange:
     plans: tuple[Plan, ...]
     bucket: Budget
     share: float
+    waste: float = 0.0
 
     @property
     def after(self) -> Topology:
@@ -155,7 +156,7 @@ class Exchange:
 
     @property
     def physical_after(self) -> Topology:
-        return pad(self.after, self.bucket)
+        return pad(self.after, self.bucket, self.physical_before, self.waste)
 
     def descent(self, unit: str, layer: int) -> list[tuple[int, float, bool]]:
         """`(old index, share of its output weights, is a clone)` of each unit after the plans."""
@@ -177,7 +178,7 @@ class Exchange:
 
 @st.composite
 def exchanges(draw) -> Exchange:
-    """Valid exchanges: one or two plans, parents cloned once or more, padded or not."""
+    """Valid exchanges: one or two plans, parents cloned once or more, padding kept or not."""
     layers = draw(st.integers(2, 4))
     before = Topology(
         *(
@@ -202,4 +203,5 @@ def exchanges(draw) -> Exchange:
         parents = draw(st.lists(parent, min_size=len(donors), max_size=len(donors)))
         plans.append(Plan(unit, receiver, tuple(donors), tuple(parents)))
     bucket = Budget(draw(st.sampled_from([1, 2, 3])), draw(st.sampled_from([1, 4])))
-    return Exchange(before, tuple(plans), bucket, draw(st.sampled_from([0.5, 0.25, 0.7])))
+    share, waste = draw(st.sampled_from([0.5, 0.25, 0.7])), draw(st.sampled_from([0.0, 0.4]))
+    return Exchange(before, tuple(plans), bucket, share, waste)

@@ -107,11 +107,14 @@ def test_fields_that_it_works_out():
     document = paper("cct", density=0.3, topology__extra="first", topology__total_heads=5)
     assert document["initial"]["heads"] == [5, 5, 5, 5, 5, 5, 4]
     assert document["transfers"] == {"heads": 5, "channels": 60}
-    # 152 and 153 channels in tensors of 160.
-    assert document["bucket"] == {"heads": 1, "channels": 16}
-    assert document["padded"]["channels"] == [160] * 7
+    # 152 and 153 channels, in multiples of 8.
+    assert document["bucket"] == {"heads": 1, "channels": 8, "waste": 0.15}
+    assert document["padded"]["channels"] == [160] * 3 + [152] * 4
     assert document["caps"] == {"heads": [16] * 7, "channels": [512] * 7}
+    # Four heads cannot be cloned five times at once, so the last update may have some left over.
+    assert document["updates"][-1] == {"step": 52650, "heads": 0, "channels": 0}
     assert document["shapes_at_most"] == 11
+    assert paper("cct", density=0.3)["shapes_at_most"] == 10
     assert {"model", "method", "density", "parameters", "training_gflops_per_image"} <= set(
         document
     )
@@ -138,7 +141,7 @@ def test_sizes_come_from_the_data_where_the_config_does_not_state_them():
 def test_text_for_a_person():
     result = commands.run("barter_jax.describe", f"--config={FILES['cct']}", cwd=ROOT)
     assert (result.code, result.stderr) == (0, "")
-    for text in ("cct, method barter, density 0.3", "3,783,269", "1067", "34", "152(160)"):
+    for text in ("cct, method barter, density 0.3", "3,783,269", "1067", "34", "153(160)"):
         assert text in result.stdout, text
     assert "10 topology updates planned" in result.stdout
     result = commands.run("barter_jax.describe", f"--config={FILES['vit']}",

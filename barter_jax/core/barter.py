@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -40,15 +41,27 @@ class Progress:
       topology: the logical counts now.
       moved: units moved so far.
       carried: units planned so far that could not move yet; they join the next update.
+      physical: the padded counts that tensors have now. They depend on the counts before (see
+        `topology.pad`). By default those of `topology`: no padding.
     """
 
     topology: Topology
     moved: Budget = Budget(0, 0)
     carried: Budget = Budget(0, 0)
+    physical: Topology | None = None
+
+    def __post_init__(self):
+        if self.physical is None:
+            object.__setattr__(self, "physical", self.topology)
+        for unit in UNITS:
+            for n, p in zip(self.topology.of(unit), self.physical.of(unit), strict=True):
+                if n > p:
+                    raise ValueError(f"{n} {unit} are more than the physical {p} of their layer")
 
     def to_json(self) -> dict[str, Any]:
         return {
             "topology": self.topology.to_json(),
+            "physical": self.physical.to_json(),
             "moved": dataclasses.asdict(self.moved),
             "carried": dataclasses.asdict(self.carried),
         }
@@ -59,6 +72,8 @@ class Progress:
             Topology.from_json(data["topology"]),
             Budget(**data["moved"]),
             Budget(**data["carried"]),
+            # Older documents do not tell.
+            Topology.from_json(data["physical"]) if "physical" in data else None,
         )
 
 
@@ -92,6 +107,8 @@ class Barter:
       moments: how optimizer moments follow: `"scaled"`, `"copy"` or `"reset"`.
       warmup_steps: with `"reset"`, steps over which a clone's learning rate rises to its full.
       bucket: physical counts are multiples of this.
+      waste: a layer that shrinks keeps its physical count while this share of it, at most, is
+        without use.
       seed: determines the noise and the random rules.
     """
 
@@ -110,6 +127,7 @@ class Barter:
     moments: str = "scaled"
     warmup_steps: int = 100
     bucket: Budget = Budget(1, 1)
+    waste: float = 0.0
     seed: int = 0
 
     def __post_init__(self):
@@ -121,6 +139,7 @@ class Barter:
         _check_range("decay", self.decay, 0 <= self.decay < 1, "in [0, 1)")
         _check_range("share", self.share, 0 < self.share < 1, "between 0 and 1")
         _check_range("noise", self.noise, self.noise >= 0, "at least 0")
+        _check_range("waste", self.waste, 0 <= self.waste < 1, "in [0, 1)")
         _check_range("min_units", self.min_units, self.min_units >= 1, "at least 1")
         _check_range("min_age", self.min_age, self.min_age >= 0, "at least 0")
         for unit in UNITS:
@@ -136,6 +155,8 @@ class Barter:
     def init(self, params: PyTree) -> tuple[Progress, UnitState]:
         """Progress and unit state of unpadded parameters, before the first step.
 
+        Where `bucket` pads, `repad` the parameters and their state to `progress.physical`.
+
         Raises:
           ValueError: the parameters do not fit the unit table, `caps` or `min_units`.
         """
@@ -143,16 +164,27 @@ class Barter:
         broken = violations(topology, topology.budget, self.caps, self.min_units)
         if broken:
             raise ValueError(f"the parameters cannot be started from: {broken[0]}")
-        return Progress(topology), scores.init_unit_state(topology)
+        progress = Progress(topology, physical=self.physical(topology))
+        return progress, scores.init_unit_state(topology)
 
-    def physical(self, topology: Topology) -> Topology:
-        """The padded counts that tensors have at a topology."""
-        return pad(topology, self.bucket)
+    def physical(self, topology: Topology, previous: Topology | None = None) -> Topology:
+        """The padded counts of a topology, after those that tensors had before, if any."""
+        return pad(topology, self.bucket, previous, self.waste)
+
+    def resume(self, progress: Progress) -> Progress:
+        """Stored progress as this bucket pads it: unchanged where it is the bucket it was."""
+        physical = self.physical(progress.topology, progress.physical)
+        return dataclasses.replace(progress, physical=physical)
 
     # --- inside the compiled step ----------------------------------------------------------
 
     def observe(self, state: UnitState, params: PyTree, grads: PyTree) -> UnitState:
-        """Folds the statistics of one step's gradients into the running scores."""
+        """Folds the statistics of one step's gradients into the running scores.
+
+        The identity where no update is planned that could ask for them.
+        """
+        if not self.schedule:
+            return state
         return scores.observe(
             state,
             self.units,
@@ -198,8 +230,20 @@ class Barter:
         amounts = [update.amount(unit) + progress.carried.of(unit) for unit in UNITS]
         return update if any(amounts) else None
 
-    def decide(self, state: UnitState, progress: Progress, step: int) -> Decision:
+    def decide(
+        self,
+        state: UnitState,
+        progress: Progress,
+        step: int,
+        passed_over: Mapping[str, int] | None = None,
+    ) -> Decision:
         """Plans the update due at `step` from the running scores. Changes nothing.
+
+        Args:
+          state: the unit state.
+          progress: how far the exchanges have come.
+          step: of a planned update.
+          passed_over: `{unit: layer}` that must not receive, to ask what would come without it.
 
         Raises:
           ValueError: no update is due.
@@ -229,19 +273,44 @@ class Barter:
                 min_age=self.min_age,
                 priority=self.priority,
                 rng=np.random.default_rng([self.seed, step, UNITS.index(unit)]),
+                passed_over=(passed_over or {}).get(unit),
             )
             plans += [plan] if plan else []
             moved[unit] = plan.amount if plan else 0
             carried[unit] = amount - moved[unit]
+        topology = surgery.next_topology(progress.topology, plans)
         after = Progress(
-            surgery.next_topology(progress.topology, plans),
+            topology,
             Budget(*(progress.moved.of(unit) + moved[unit] for unit in UNITS)),
             Budget(**carried),
+            self.physical(topology, progress.physical),
         )
         broken = violations(after.topology, progress.topology.budget, self.caps, self.min_units)
         if broken:
             raise AssertionError(f"the update at step {step} breaks the budget: {broken[0]}")
         return Decision(step, tuple(plans), progress, after)
+
+    def foresee(self, state: UnitState, progress: Progress, step: int) -> tuple[Topology, ...]:
+        """Physical counts that the update at a later step may come to, the likeliest first.
+
+        Those of the decision that would be taken now, then those of the runner-up: the layer with
+        the second highest growth priority receives the channels, or else the heads. That the
+        channels, of which more move, come before the heads is this project's choice.
+
+        Raises:
+          As `decide` does.
+        """
+        decisions = [self.decide(state, progress, step)]
+        # Chance does not depend on the scores: what it decides now it decides then.
+        if not policy.RULES[self.rule].random_receiver:
+            plans = decisions[0].plans
+            others = [
+                self.decide(state, progress, step, {plan.unit: plan.receiver})
+                for plan in reversed(plans)
+            ]
+            # Where no other layer can receive there is no runner-up.
+            decisions += [other for other in others if len(other.plans) == len(plans)]
+        return tuple(dict.fromkeys(decision.after.physical for decision in decisions))
 
     def _ages(self, born: np.ndarray, step: int) -> np.ndarray:
         """Updates since each unit was cloned, this one included.
@@ -280,7 +349,7 @@ class Barter:
             state,
             tx,
             decision.before.topology,
-            self.physical(decision.after.topology),
+            decision.after.physical,
             maps,
             decision.step,
         )

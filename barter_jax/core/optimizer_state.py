@@ -198,20 +198,20 @@ def check_optimizer(
     for leaf in jax.tree.leaves(label_state(tx, params)):
         if leaf.path in table.by_path and moments != "copy":
             known_power(leaf)
+    # One by one, the operations of a start would take a second to compile.
+    init, update = jax.jit(tx.init), jax.jit(tx.update)
     # A tiny tree suffices: elementwise rules do not depend on the shape.
     tiny = jax.tree.map(lambda _: np.zeros((2, 2), np.float32), params)
     ones = jax.tree.map(np.ones_like, tiny)
-    for zero, one in zip(
-        jax.tree.leaves(tx.init(tiny)), jax.tree.leaves(tx.init(ones)), strict=True
-    ):
+    for zero, one in zip(jax.tree.leaves(init(tiny)), jax.tree.leaves(init(ones)), strict=True):
         if np.shape(zero) == (2, 2) and not np.array_equal(zero, one):
             raise UnsupportedOptimizerError(
                 "the optimizer's state holds a copy of the parameters, which moments do not follow "
                 "like: it cannot follow a topology update"
             )
-    state = tx.init(tiny)
+    state = init(tiny)
     for _ in range(2):
-        updates, state = tx.update(tiny, state, tiny)
+        updates, state = update(tiny, state, tiny)
     if any(np.any(np.asarray(leaf) != 0) for leaf in jax.tree.leaves(updates)):
         raise UnsupportedOptimizerError(
             "the optimizer moves a parameter that is zero and has zero gradient, so padded units "

@@ -87,6 +87,7 @@ def decide(
     min_age: int,
     priority: str,
     rng: np.random.Generator,
+    passed_over: int | None = None,
 ) -> Plan | None:
     """Plans one exchange.
 
@@ -103,6 +104,7 @@ def decide(
       min_age: see `ages`.
       priority: a key of `PRIORITIES`: how a layer's growth scores become its priority.
       rng: consulted by the random rules only.
+      passed_over: a layer that must not receive, to ask what would be done without it.
 
     Returns:
       The plan, which moves fewer than `amount` units where fewer are eligible, or None where
@@ -124,7 +126,7 @@ def decide(
         parents = _parents(growth[layer], ages[layer], min_age)
         donors = _donors(layer, pruning, ages, min_units, min_age)
         moved = min(amount, room, len(parents), len(donors))
-        if moved > 0:
+        if moved > 0 and layer != passed_over:
             candidates[layer] = (moved, parents)
     if not candidates:
         return None

@@ -100,19 +100,39 @@ def spread_evenly(budget: Budget, layers: int, extra: str = "last") -> Topology:
     return Topology(counts(budget.heads), counts(budget.channels))
 
 
-def pad(topology: Topology, bucket: Budget) -> Topology:
+def pad(
+    topology: Topology, bucket: Budget, previous: Topology | None = None, waste: float = 0.0
+) -> Topology:
     """Physical counts: each layer's logical count rounded up to a multiple of the bucket.
 
     Nearby topologies then share their tensor shapes, and with them a compiled step. Padded units
     hold all-zero parameters, so they change nothing (see `core.surgery`).
+
+    Args:
+      topology: the logical counts.
+      bucket: multiples of what to round up to.
+      previous: physical counts so far. A layer that needs less now keeps them while it has use
+        for most of them, so that giving a few units away makes no new shape.
+      waste: the share of kept physical units that may be without use, in [0, 1).
+
+    Raises:
+      ValueError: a bucket is empty.
     """
 
-    def rounded(counts: tuple[int, ...], size: int) -> tuple[int, ...]:
+    def padded(n: int, size: int, before: int) -> int:
+        needed = -(-n // size) * size
+        # Only a multiple of this bucket: the counts of another bucket are not gone on with.
+        keeps = before > needed and before % size == 0 and before - n <= waste * before
+        return before if keeps else needed
+
+    physical = {}
+    for unit in UNITS:
+        size = bucket.of(unit)
         if size < 1:
             raise ValueError(f"a bucket holds at least one unit, got {size}")
-        return tuple(-(-n // size) * size for n in counts)
-
-    return Topology(*(rounded(topology.of(unit), bucket.of(unit)) for unit in UNITS))
+        counts = zip(topology.of(unit), (previous or topology).of(unit), strict=True)
+        physical[unit] = tuple(padded(n, size, before) for n, before in counts)
+    return Topology(**physical)
 
 
 def violations(topology: Topology, budget: Budget, caps: Topology, min_units: int) -> list[str]:

@@ -82,6 +82,8 @@ class Entry:
 class ExecutableTable:
     """Compiled steps by padded topology, the least recently used dropped beyond a capacity.
 
+    Room is made before an entry is compiled, so no more than the capacity are ever alive.
+
     Args:
       compile_entry: builds the entry of a padded topology.
       capacity: entries kept at most, at least 1.
@@ -96,6 +98,7 @@ class ExecutableTable:
         self.compiled = 0
         self.compile_seconds = 0.0
         self.last_compile_seconds = 0.0
+        self.slowest_compile_seconds = 0.0
 
     def __contains__(self, physical: Topology) -> bool:
         return physical in self._entries
@@ -106,6 +109,7 @@ class ExecutableTable:
     def get(self, physical: Topology) -> Entry:
         """The entry of a padded topology, compiled now if it is not in the table."""
         if physical not in self._entries:
+            self.reserve(1)
             self.put(physical, self._compile_entry(physical))
         self._entries.move_to_end(physical)
         return self._entries[physical]
@@ -117,7 +121,12 @@ class ExecutableTable:
         self.compiled += 1
         self.compile_seconds += entry.seconds
         self.last_compile_seconds = entry.seconds
-        while len(self._entries) > self._capacity:
+        self.slowest_compile_seconds = max(self.slowest_compile_seconds, entry.seconds)
+        self.reserve(0)
+
+    def reserve(self, places: int) -> None:
+        """Drops and frees the least recently used entries until `places` more would fit."""
+        while self._entries and len(self._entries) + places > self._capacity:
             _, dropped = self._entries.popitem(last=False)
             dropped.train.free()
             dropped.evaluate.free()

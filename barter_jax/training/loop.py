@@ -11,6 +11,7 @@ import contextlib
 import functools
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from ml_collections import config_dict
 from barter_jax import blueprint as blueprint_lib
 from barter_jax import config as config_lib
 from barter_jax.core import accounting
-from barter_jax.core.barter import Decision
 from barter_jax.core.optimizer_state import UnsupportedOptimizerError, check_optimizer
 from barter_jax.core.surgery import resize
 from barter_jax.core.topology import Topology
@@ -29,16 +29,16 @@ from barter_jax.data.cache import cached
 from barter_jax.deploy import evaluate as deployed
 from barter_jax.deploy import model as compact
 from barter_jax.errors import UserError
-from barter_jax.training import best_model, metrics, optimizer, records, workdir
+from barter_jax.training import best_model, compile_cache, metrics, optimizer, records, workdir
 from barter_jax.training import state as state_lib
-from barter_jax.training.ahead import CompileAhead, prediction_steps
 from barter_jax.training.checkpoint import Bookkeeping, Checkpoints, Evaluation, named_leaves
 from barter_jax.training.clock import Clock
 from barter_jax.training.compiled import compile_entry
 from barter_jax.training.console import Console, counts
 from barter_jax.training.distributed import Placement
-from barter_jax.training.executables import Entry, ExecutableTable
+from barter_jax.training.executables import Entry
 from barter_jax.training.inputs import Inputs
+from barter_jax.training.shapes import Shapes
 from barter_jax.training.signals import Stopped, stop_signals
 from barter_jax.training.state import TrainState
 from barter_jax.training.window import Window, diverged
@@ -71,6 +71,8 @@ def train(config: config_dict.ConfigDict, directory: Path, overwrite: bool) -> d
     if (directory / SUMMARY).exists() and (directory / best_model.DIRECTORY).exists():
         if not overwrite:
             return _finished(directory / SUMMARY)
+    cache = config.compile_cache
+    compile_cache.set_up(cache.enabled, cache.dir, cache.max_mb)
     with stop_signals() as stop:
         return _train(config, directory, overwrite, stop)
 
@@ -121,17 +123,22 @@ class Run:
     def __init__(self, config, directory, plan, barter, tx, placement, dataset):
         self.config, self.directory, self.plan = config, directory, plan
         self.barter, self.tx, self.placement, self.dataset = barter, tx, placement, dataset
-        compile_shapes = functools.partial(
-            compile_entry, config=config, blueprint=plan, barter=barter, tx=tx, placement=placement
+        self.shapes = Shapes(
+            functools.partial(
+                compile_entry,
+                config=config,
+                blueprint=plan,
+                barter=barter,
+                tx=tx,
+                placement=placement,
+            ),
+            plan.schedule,
+            capacity=config.executables.capacity,
+            ahead=config.executables.ahead,
+            seconds_until=self._seconds_until,
         )
-        self.table = ExecutableTable(compile_shapes, config.executables.capacity)
-        # With room for one shape only, a shape compiled ahead would push out the one in use.
-        self.ahead = CompileAhead(
-            self.table,
-            compile_shapes,
-            enabled=config.executables.ahead and config.executables.capacity > 1,
-        )
-        self._predict_at = prediction_steps(plan.schedule) if self.ahead.enabled else {}
+        self.cache_counter = compile_cache.Counter()
+        self.learning_rate = jax.jit(optimizer.learning_rate(config.optimizer, plan.total_steps))
         root = jax.random.key(config.seed)
         self.train_key = placement.replicate(jax.random.fold_in(root, 1))
         self.inputs = Inputs(config, dataset, placement, jax.random.fold_in(root, 2))
@@ -151,7 +158,6 @@ class Run:
         )
         self.console = Console(plan.total_steps, resumed_at)
         self._resumed_at = resumed_at
-        self.ready = 0  # updates of this process whose shapes were compiled when they came
         spent = self.clock.seconds()
         self._step_seconds = spent["step"]
         # Without compiling, which does not go on at the rate of the first steps.
@@ -170,7 +176,8 @@ class Run:
             seconds: dict[str, float] = {}
         else:
             books = self.checkpoints.read_bookkeeping(latest)
-            self.step, self.progress, self.updates = books.step, books.progress, books.updates
+            self.step, self.updates = books.step, books.updates
+            self.progress = self.barter.resume(books.progress)
             self.best, self.latest = books.best, books.latest
             self.window = Window(books.window)
             seconds = books.seconds
@@ -180,7 +187,7 @@ class Run:
                 self.barter,
                 self.tx,
                 topology,
-                self.barter.physical(topology),
+                self.progress.physical,
             )
             self.inputs.set_state(books.data)
         self.state = self.placement.replicate(state)
@@ -219,15 +226,15 @@ class Run:
                 self.checkpoints.wait()
                 self.console.say(f"saved at step {self.step}; the same command goes on from here")
                 raise Stopped(stop[0])
-            if self.step in self._predict_at:
-                self.predict_topology(self._predict_at[self.step])
-            self.ahead.collect(self.barter.physical(self.progress.topology))
+            if self.step in self.shapes.looks:
+                self.look_ahead(self.shapes.looks[self.step])
+            self.shapes.collect(self.progress.physical)
         return self.finish()
 
     def close(self) -> None:
         """Waits for saves and closes files."""
         self.console.close()
-        self.ahead.close()
+        self.shapes.close()
         self.inputs.close()
         self.checkpoints.close()
         for writer in (self.metrics, self.topology_log, self.tensorboard):
@@ -254,33 +261,36 @@ class Run:
     def _compiled(self) -> tuple[Entry, bool]:
         """The compiled steps of the topology now, and whether they were ready."""
         with self.clock.charge("compile"):
-            if not len(self.table):
+            if not len(self.shapes):
                 self.console.say("compiling the training step ...")
-            return self.ahead.take(self.barter.physical(self.progress.topology))
+            return self.shapes.take(self.progress.physical)
 
     # --- topology --------------------------------------------------------------------------
 
-    def _decide(self, step: int) -> Decision:
+    def _with_scores(self, ask: Callable[..., Any], step: int) -> Any:
+        """`barter.decide` or `barter.foresee` for an update, on the scores now."""
         try:
-            return self.barter.decide(self.state.units, self.progress, step)
+            return ask(self.state.units, self.progress, step)
         except FloatingPointError as error:
             raise diverged(self.step, str(error)) from error
 
-    def predict_topology(self, step: int) -> None:
-        """Has the shapes compiled that the update at `step` would need if it came now.
+    def look_ahead(self, update: int) -> None:
+        """Has the shapes compiled that the update at a step would need if it came now.
 
         Not where the compiler would hardly have begun by then: it would only take the processor
         from the training, for a shape that may be the wrong one.
         """
         # Steps that are only queued yet would make the rate look too good, and be waited for below.
         jax.block_until_ready(self.state)
+        if self.shapes.worthwhile(update):
+            with self.clock.charge("update"):
+                likely = self._with_scores(self.barter.foresee, update)
+                self.shapes.request(likely, self.step)
+
+    def _seconds_until(self, step: int) -> float:
+        """How long the steps up to a later one will take, at the rate of this process so far."""
         spent = self.clock.seconds()["step"] - self._step_seconds
-        seconds_left = (step - self.step) * spent / (self.step - self._resumed_at)
-        if seconds_left < 0.5 * self.table.last_compile_seconds:
-            return
-        with self.clock.charge("update"):
-            topology = self._decide(step).after.topology
-            self.ahead.request(self.barter.physical(topology))
+        return (step - self.step) * spent / (self.step - self._resumed_at)
 
     def update_topology(self) -> Entry:
         """Decides on the running scores, resizes everything, switches to the new shapes.
@@ -291,7 +301,7 @@ class Run:
         jax.block_until_ready(self.state)
         before = self.clock.seconds()
         with self.clock.charge("update"):
-            decision = self._decide(self.step)
+            decision = self._with_scores(self.barter.decide, self.step)
             if decision.plans:
                 resized = self.barter.apply(
                     decision, self.state.params, self.state.opt_state, self.state.units, self.tx
@@ -300,11 +310,10 @@ class Run:
                 self.updates += 1
             self.progress = decision.after
         entry, ready = self._compiled()
-        self.ready += ready
         after = self.clock.seconds()
         compile_seconds = after["compile"] - before["compile"]
         stall = compile_seconds + after["update"] - before["update"]
-        for row in records.topology_rows(decision, self.barter.due(self.step), self.barter):
+        for row in records.topology_rows(decision, self.barter.due(self.step)):
             self.topology_log.write(
                 {
                     **row,
@@ -334,10 +343,7 @@ class Run:
         steps = self.step - self._logged_steps
         elapsed = max(seconds - self._logged_at, 1e-9)
         self._logged_at, self._logged_steps = seconds, self.step
-        rate = float(
-            optimizer.learning_rate(self.config.optimizer, self.plan.total_steps)(self.step)
-        )
-        values["learning_rate"] = rate
+        values["learning_rate"] = float(self.learning_rate(self.step))
         values["images_per_second"] = steps * self.config.train.batch_size / elapsed
         self._write_metrics("train", values)
         spent = self.clock.seconds()
@@ -438,17 +444,20 @@ class Run:
             steps=self.step,
             test=test,
             updates=self.updates,
-            compiled={
-                "shapes": self.table.compiled,
-                "updates_ready": self.ready,
-                "background_seconds": round(self.ahead.background_seconds, 3),
-            },
+            compiled={**self.shapes.totals(), **self.cache_counter.totals()},
             seconds=self.clock.seconds(),
         )
         write_json(self.directory / SUMMARY, summary)
         for unit, planned in summary["planned"].items():
             if summary["moved"][unit] < planned:
                 self.console.say(f"moved {summary['moved'][unit]} of the {planned} planned {unit}")
+        compiled = summary["compiled"]
+        if compiled["cache_hits"] or compiled["cache_misses"]:
+            self.console.say(
+                f"compiled code: {compiled['cache_hits']} loaded from and "
+                f"{compiled['cache_misses']} added to {jax.config.jax_compilation_cache_dir} "
+                f"({max(compiled['cache_seconds_saved'], 0):.0f} s saved)"
+            )
         self.console.say(
             f"best at step {self.best.step}: validation accuracy {self.best.accuracy:.4f}, test "
             f"accuracy {test['accuracy']:.4f}, macro-F1 {test['macro_f1']:.4f}; {model!r} in "

@@ -7,16 +7,14 @@ from typing import Any
 
 from barter_jax.blueprint import Blueprint
 from barter_jax.core import accounting
-from barter_jax.core.barter import Barter, Decision, Progress
+from barter_jax.core.barter import Decision, Progress
 from barter_jax.core.schedule import PlannedUpdate
 from barter_jax.core.topology import UNITS
 from barter_jax.deploy.model import Card
 from barter_jax.training.checkpoint import Evaluation
 
 
-def topology_rows(
-    decision: Decision, update: PlannedUpdate, barter: Barter
-) -> Iterator[dict[str, Any]]:
+def topology_rows(decision: Decision, update: PlannedUpdate) -> Iterator[dict[str, Any]]:
     """The lines of `topology.jsonl` for one update: one per unit type that was to move."""
     plans = {plan.unit: plan for plan in decision.plans}
     after = decision.after.topology
@@ -35,7 +33,7 @@ def topology_rows(
             "donors": [list(donor) for donor in plan.donors] if plan else [],
             "parents": list(plan.parents) if plan else [],
             "counts": after.to_json(),
-            "padded": barter.physical(after).to_json(),
+            "padded": decision.after.physical.to_json(),
         }
 
 
@@ -62,7 +60,8 @@ def summary(
       test: the best model's metrics on the test split.
       updates: topology updates that moved a unit.
       compiled: what this process compiled: shapes, updates whose shapes were ready when they
-        came, and seconds of the background thread.
+        came, and seconds of the background thread; what the cache on disk had of it and what is
+        new there, and the seconds of compiling that it saved.
       seconds: wall-clock by kind.
     """
     return {

@@ -49,8 +49,9 @@ def initial(
         jax.random.key(seed),
     )
     progress, units = barter.init(params)
-    state = TrainState(np.zeros((), np.int32), params, tx.init(params), units)
-    return repad(state, barter, tx, progress.topology, barter.physical(progress.topology)), progress
+    # Compiled in one piece: op by op, a start would compile dozens of tiny functions.
+    state = TrainState(np.zeros((), np.int32), params, jax.jit(tx.init)(params), units)
+    return repad(state, barter, tx, progress.topology, progress.physical), progress
 
 
 def repad(

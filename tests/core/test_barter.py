@@ -56,10 +56,10 @@ def test_due():
 def test_init():
     params = toy_params(START, START, np.random.default_rng(0))
     progress, state = make().init(params)
-    assert progress == Progress(START, Budget(0, 0), Budget(0, 0))
+    assert progress == Progress(START, Budget(0, 0), Budget(0, 0), START)
     for unit in UNITS:
         assert [len(x) for x in state.pruning[unit]] == list(START.of(unit))
-    assert make(bucket=Budget(3, 5)).physical(START) == Topology((3, 3), (5, 5))
+    assert make(bucket=Budget(3, 5)).init(params)[0].physical == Topology((3, 3), (5, 5))
 
 
 def test_decide_by_hand():
@@ -112,6 +112,57 @@ def test_carried_units_add_up():
         progress = decision.after
     assert progress == Progress(START, Budget(0, 0), Budget(2, 5))
     assert Progress.from_json(progress.to_json()) == progress
+
+
+def test_padding_depends_on_what_it_was():
+    """Layer 1 receives two channels of layer 0, which keeps its four while one is in use."""
+    for waste, channels in ((0.8, (4, 6)), (0.75, (4, 6)), (0.74, (2, 6))):
+        barter = make(bucket=Budget(1, 2), waste=waste)
+        progress = Progress(START, physical=Topology((2, 2), (4, 4)))
+        after = barter.decide(USUAL, progress, 10).after
+        assert after.topology.channels == (1, 6)
+        assert after.physical.channels == channels, waste
+        assert barter.resume(after) == after
+        assert Progress.from_json(after.to_json()) == after
+    # Another bucket goes on from it with its own.
+    assert make(bucket=Budget(2, 5)).resume(after).physical == Topology((4, 2), (5, 10))
+    # What tells no padding has none.
+    old = {k: v for k, v in after.to_json().items() if k != "physical"}
+    assert Progress.from_json(old).physical == after.topology
+    assert barter.resume(Progress.from_json(old)).physical == Topology((3, 1), (2, 6))
+    with pytest.raises(ValueError, match="1 channels are more than the physical 0"):
+        Progress(Topology((), (1, 6)), physical=Topology((), (0, 6)))
+
+
+def test_foreseen_are_the_decision_and_its_runners_up():
+    shapes = make().foresee(USUAL, Progress(START), 10)
+    assert shapes == (
+        Topology((3, 1), (1, 6)),
+        # Layer 0 receives the channels: its own are not pruned then.
+        Topology((3, 1), (5, 2)),
+        # Layer 1 receives the head.
+        Topology((1, 3), (1, 6)),
+    )
+    # The one that comes is among them, whichever layer the scores favour by then.
+    other = state_of([[1, 2, 3], [9, 9, 9, 9]], [[4, 4, 4], [2, 3, 5, 3]])
+    assert make().decide(other, Progress(START), 10).after.physical == shapes[1]
+    assert make().foresee(other, Progress(START), 10)[:2] == (shapes[1], shapes[0])
+
+
+def test_shapes_are_foreseen_once_each():
+    barter = make(bucket=Budget(4, 8))
+    assert barter.foresee(USUAL, Progress(START), 10) == (Topology((4, 4), (8, 8)),)
+    barter = make(caps=Topology((4, 2), (3, 8)))  # nobody else has room
+    assert barter.foresee(USUAL, Progress(START), 10) == (Topology((3, 1), (1, 6)),)
+    assert make(rule="static").foresee(USUAL, Progress(START), 10) == (START,)
+
+
+@pytest.mark.parametrize("rule", ["random_receiver", "random_pair"])
+def test_a_receiver_by_chance_is_foreseen(rule):
+    for seed in range(5):
+        barter = make(rule=rule, seed=seed)
+        decided = barter.decide(USUAL, Progress(START), 10).after.physical
+        assert barter.foresee(USUAL, Progress(START), 10) == (decided,)
 
 
 @pytest.mark.parametrize(
@@ -207,6 +258,7 @@ def test_warm_up():
         ({"decay": 1.0}, r"decay must be in \[0, 1\), got 1.0"),
         ({"share": 0.0}, "share must be between 0 and 1"),
         ({"noise": -0.1}, "noise must be at least 0"),
+        ({"waste": 1.0}, r"waste must be in \[0, 1\), got 1.0"),
         ({"min_units": 0}, "min_units must be at least 1"),
         ({"min_age": -1}, "min_age must be at least 0"),
         ({"warmup_steps": 0}, "warmup_steps must be at least 1"),
@@ -256,3 +308,12 @@ def test_an_update_without_units_is_due_only_for_what_was_carried():
     assert barter.due(1) and not barter.due(1, progress)
     assert barter.due(2, progress) and not barter.due(3, progress)
     assert barter.due(1, dataclasses.replace(progress, carried=Budget(1, 0)))
+
+
+def test_nothing_is_observed_where_no_update_is_planned():
+    """A dense or static run pays for no statistics."""
+    start = Topology((2, 2), (3, 3))
+    params = toy_params(start, start, np.random.default_rng(0))
+    idle = Barter(units=toy_table(2), schedule=(), caps=start)
+    _, state = idle.init(params)
+    assert idle.observe(state, params, params) is state

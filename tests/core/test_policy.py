@@ -41,6 +41,14 @@ HAND_MADE = {
         Plan("heads", 1, ((2, 1), (0, 1)), (0, 1)),
     ),
     "no more parents than units": ({"amount": 5}, Plan("heads", 1, ((2, 1), (0, 1)), (0, 1))),
+    "without the highest the next one receives, and the highest may give": (
+        {"amount": 2, "passed_over": 1},
+        Plan("heads", 2, ((0, 1), (1, 1)), (0, 2)),
+    ),
+    "nobody is left to receive": (
+        {"amount": 2, "passed_over": 1, "caps": (3, 6, 3)},
+        None,
+    ),
     "priority by maximum": (
         {"amount": 1, "priority": "max", "growth": [[0, 0, 10], [9, 8], [4, 2, 3]]},
         Plan("heads", 0, ((2, 1),), (2,)),

@@ -112,7 +112,9 @@ def operate(exchange, params, opt_state, unit_state, tx, **choices):
         share=exchange.share,
         **choices,
     )
-    decision = Decision(STEP, exchange.plans, Progress(exchange.before), Progress(exchange.after))
+    before = Progress(exchange.before, physical=exchange.physical_before)
+    after = Progress(exchange.after, physical=exchange.physical_after)
+    decision = Decision(STEP, exchange.plans, before, after)
     return barter.apply(decision, params, opt_state, unit_state, tx)
 
 

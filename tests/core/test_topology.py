@@ -39,6 +39,48 @@ def test_padding_is_the_next_multiple(heads, channels, size):
     assert pad(topology, Budget(1, 1)) == topology
 
 
+@pytest.mark.parametrize(
+    ("count", "before", "expected"),
+    [
+        (40, 40, 40),
+        (41, 40, 48),  # it grows as ever
+        (33, 40, 40),  # needed anyway
+        (32, 40, 40),  # a fifth is without use
+        (31, 40, 32),  # more than that
+        (32, 48, 32),
+        (39, 48, 48),
+        (38, 48, 40),
+        (20, 42, 24),  # 42 is of another bucket
+        (36, 42, 40),
+        (0, 8, 0),
+    ],
+)
+def test_padding_is_kept_while_little_of_it_is_wasted(count, before, expected):
+    bucket = Budget(1, 8)
+    padded = pad(Topology((1,), (count,)), bucket, Topology((1,), (before,)), waste=0.2)
+    assert padded == Topology((1,), (expected,))
+
+
+walks = st.lists(counts.map(lambda c: (c + (0,) * 6)[:6]), min_size=1, max_size=8)
+
+
+@given(walk=walks, size=st.integers(1, 9), waste=st.floats(0, 0.9))
+def test_kept_padding_holds_everything_and_wastes_no_more_than_it_may(walk, size, waste):
+    bucket, physical = Budget(1, size), None
+    for channels in walk:
+        topology = Topology((), channels)
+        before, physical = physical, pad(topology, bucket, physical, waste)
+        plain = pad(topology, bucket)
+        for i, (n, p, least) in enumerate(
+            zip(channels, physical.channels, plain.channels, strict=True)
+        ):
+            assert n <= p and p % size == 0
+            assert p == least or (p == before.channels[i] and p - n <= waste * p)
+        # A resumed run finds what it had.
+        assert pad(topology, bucket, physical, waste) == physical
+        assert pad(topology, bucket, physical, 0.0) == plain
+
+
 def test_a_bucket_holds_something():
     with pytest.raises(ValueError, match="at least one unit, got 0"):
         pad(Topology((1,), (1,)), Budget(1, 0))

@@ -25,7 +25,9 @@ def state(seed: int = 0):
 def books(step: int, best: Evaluation | None = None) -> Bookkeeping:
     return Bookkeeping(
         step=step,
-        progress=Progress(Topology((2, 1), (3, 4)), Budget(1, 2), Budget(0, 5)),
+        progress=Progress(
+            Topology((2, 1), (3, 4)), Budget(1, 2), Budget(0, 5), Topology((2, 2), (8, 4))
+        ),
         data={"next_index": step},
         best=best or Evaluation(),
         latest=Evaluation(step, {"accuracy": 0.125}),

@@ -136,9 +136,9 @@ def test_a_run_compiles_two_steps_a_shape_and_nothing_else(warm, tmp_path, monke
         config = tiny.config(executables__capacity=1)
         loop.train(config, tmp_path, False)
     since = {step: by_step[step] - by_step[step - 1] for step in range(1, tiny.STEPS)}
-    # The preparation of the first batch; after step 4 that of the first evaluation; at steps 3
-    # and 8 the two steps of a new shape.
-    assert since == {step: {1: 1, 4: 1, 3: 2, 8: 2}.get(step, 0) for step in since}
+    # The preparation of the first batch; after step 4 that of the first evaluation; after step 5
+    # the learning rate of the first log line; at steps 3 and 8 the two steps of a new shape.
+    assert since == {step: {1: 1, 4: 1, 5: 1, 3: 2, 8: 2}.get(step, 0) for step in since}
     tiny.assert_same(tiny.outcome(config, tmp_path), warm)
 
 

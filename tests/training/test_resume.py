@@ -8,11 +8,12 @@ import time
 import numpy as np
 import pytest
 
+from barter_jax.core.barter import Progress
 from barter_jax.deploy import evaluate as deployed
 from barter_jax.deploy import model as compact
 from barter_jax.errors import UserError
 from barter_jax.training import loop
-from barter_jax.training.checkpoint import named_leaves
+from barter_jax.training.checkpoint import Checkpoints, named_leaves
 from barter_jax.training.inputs import Inputs
 from barter_jax.training.signals import Stopped
 from barter_jax.training.writers import JsonLines
@@ -299,7 +300,68 @@ def test_another_bucket_goes_on_to_much_the_same(first, then, unbroken, tmp_path
     tiny.train(after, tmp_path)
     tiny.assert_close(tiny.outcome(after, tmp_path), unbroken)
     resolved = json.loads((tmp_path / "config.json").read_text())["config"]["bucket"]
-    assert resolved == {"heads": then[0], "channels": then[1]}
+    assert resolved == {"heads": then[0], "channels": then[1], "waste": 0.0}
+
+
+# A layer keeps its padding while it has use for a third of it.
+KEEPING = {"bucket__channels": 2, "bucket__waste": 0.6}
+
+
+def padded(directory):
+    return {r["step"]: r["padded"]["channels"] for r in tiny.rows(directory, "topology.jsonl")}
+
+
+@pytest.mark.parametrize("step", [2, 5, 9])
+def test_kept_padding_is_kept_over_an_interruption(step, unbroken, tmp_path, monkeypatch):
+    config = tiny.config(**KEEPING)
+    tiny.train(config, tmp_path / "unbroken")
+    kept = padded(tmp_path / "unbroken")
+    rows = tiny.rows(tmp_path / "unbroken", "topology.jsonl")
+    plain = {row["step"]: [n + n % 2 for n in row["counts"]["channels"]] for row in rows}
+    assert kept[3] != plain[3], "nothing was kept, so nothing was tested"
+    tiny.assert_close(tiny.outcome(config, tmp_path / "unbroken"), unbroken)
+    tiny.crash_on_call(monkeypatch, Inputs, "next", step + 1)
+    with pytest.raises(Crash):
+        tiny.train(config, tmp_path / "broken")
+    tiny.train(config, tmp_path / "broken")
+    outcome = tiny.outcome(config, tmp_path / "unbroken")
+    tiny.assert_same(tiny.outcome(config, tmp_path / "broken"), outcome)
+    assert outcome["books"]["progress"]["physical"]["channels"] == kept[8]
+
+
+def test_padding_kept_under_another_bucket_is_given_up(tmp_path, monkeypatch, unbroken):
+    tiny.crash_on_call(monkeypatch, Inputs, "next", 6)
+    with pytest.raises(Crash):
+        tiny.train(tiny.config(**KEEPING), tmp_path)
+    after = tiny.config()
+    tiny.train(after, tmp_path)
+    tiny.assert_close(tiny.outcome(after, tmp_path), unbroken)
+    rows = tiny.rows(tmp_path, "topology.jsonl")
+    assert [row["padded"] == row["counts"] for row in rows] == [False, False, True, True]
+
+
+def test_a_checkpoint_that_tells_no_padding_is_padded_anew(tmp_path, monkeypatch):
+    """As an older version wrote it."""
+    config = tiny.config(bucket__channels=4)
+    tiny.train(config, tmp_path / "kept")
+    to_json = Progress.to_json
+    monkeypatch.setattr(Progress, "to_json", lambda self: tiny.without(to_json(self), "physical"))
+    tiny.crash_on_call(monkeypatch, Inputs, "next", 6)
+    with pytest.raises(Crash):
+        tiny.train(config, tmp_path / "broken")
+    monkeypatch.undo()
+    assert "physical" not in json.dumps(stored_progress(tmp_path / "broken"))
+    tiny.train(config, tmp_path / "broken")
+    wanted = tiny.outcome(config, tmp_path / "kept")
+    tiny.assert_same(tiny.outcome(config, tmp_path / "broken"), wanted)
+
+
+def stored_progress(directory):
+    checkpoints = Checkpoints(directory / "checkpoints", 1)
+    try:
+        return checkpoints._content(checkpoints.latest_step())["bookkeeping"]["progress"]
+    finally:
+        checkpoints.close()
 
 
 def test_a_checkpoint_has_all_that_the_state_has(tmp_path):

@@ -41,6 +41,7 @@ def get_config():
     config.topology.total_channels = 5
 
     config.bucket.channels = 1
+    config.bucket.waste = 0.0
     config.checkpoint.every_steps = 3
     config.log.every_steps = 5
     config.log.tensorboard = False

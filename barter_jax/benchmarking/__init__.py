@@ -1,0 +1,1 @@
+"""The parts of `python -m barter_jax.benchmark`: cases, measuring, and what is made of it."""
