@@ -24,6 +24,7 @@ flags:
   --helpfull             every flag of barter_jax.main
 
 environment:
+  BARTER_KEEP_MEMORY     0 has the C library give memory back to the system after each step
   PYTHON                 the interpreter that makes .venv (default: python3; 3.11 or newer)
   BARTER_EXTRAS          extras to install, comma separated, may be empty (default: cuda where an
                          NVIDIA GPU is found); on a TPU machine: BARTER_EXTRAS=tpu
@@ -57,6 +58,9 @@ done
 if ((${#config[@]} == 0)); then
   config=("--config=$root/configs/vit_tiny.py")
 fi
+
+# Huge pages for what is allocated: fewer of them to look up. glibc ignores what it does not know.
+export GLIBC_TUNABLES=${GLIBC_TUNABLES-glibc.malloc.hugetlb=1}
 
 bash "$root/launch/setup.sh"
 exec "$root/.venv/bin/python" -m barter_jax.main "${config[@]}" ${others[@]+"${others[@]}"}

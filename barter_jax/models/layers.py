@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from barter_jax.models.ops import Ops
+from barter_jax.models.ops import Ops, random_bits
 from barter_jax.models.ops.plain import Keep
 
 Dtype = Any
@@ -166,8 +166,7 @@ class Mlp(nn.Module):
 def keep_heads(keys: jax.Array, batch: int, tokens: int, rate: float) -> Keep:
     """Attention dropout whose mask for head i depends on its key alone.
 
-    A padded model then drops what an unpadded one does. The rate is met to 1/65536: two masks
-    share a random word, since drawing them is what dropout costs.
+    A padded model then drops what an unpadded one does.
 
     Args:
       keys: PRNG keys `[heads]`.
@@ -175,16 +174,11 @@ def keep_heads(keys: jax.Array, batch: int, tokens: int, rate: float) -> Keep:
       tokens: tokens of each.
       rate: probability of dropping a weight, in [0, 1).
     """
-    kept = round((1 - rate) * 2**16)
-    size = batch * tokens * tokens
-
-    def draw(key):
-        words = jax.random.bits(key, (-(-size // 2),), jnp.uint32)
-        halves = jnp.stack([words & 0xFFFF, words >> 16])
-        return (halves < np.uint32(kept)).reshape(-1)[:size]
-
-    mask = jax.vmap(draw)(keys).reshape(len(keys), batch, tokens, tokens)
-    return Keep(mask, kept / 2**16)
+    kept = round((1 - rate) * 2**32)
+    drawn = random_bits.bits(keys, (batch, tokens, tokens))
+    # Without the barrier XLA would draw them again in each place that uses the mask.
+    mask = jax.lax.optimization_barrier(drawn <= np.uint32(kept - 1))
+    return Keep(mask, kept / 2**32)
 
 
 def drop_path_factors(key: jax.Array, rates: tuple[float, ...], batch: int) -> jax.Array:

@@ -107,15 +107,12 @@ def test_a_heads_dropout_does_not_depend_on_how_many_there_are():
     assert len({tuple(mask) for mask in np.asarray(many).reshape(12, -1)}) == 12
 
 
-@pytest.mark.parametrize("rate", [0.2, 0.5])
+@pytest.mark.parametrize("rate", [0.0, 0.2, 0.5])
 def test_attention_dropout_keeps_its_share(rate):
     keep = layers.keep_heads(jax.random.split(jax.random.key(0), 4), 4, 51, rate)
     assert keep.mask.shape == (4, 4, 51, 51)
-    assert keep.share == pytest.approx(1 - rate, abs=2**-16)
+    assert keep.share == pytest.approx(1 - rate, abs=2**-32)
     assert np.mean(keep.mask) == pytest.approx(1 - rate, abs=0.01)
-    # The two masks of one random word are independent of each other.
-    halves = np.asarray(keep.mask)[0].reshape(-1)[: 2 * (4 * 51 * 51 // 2)].reshape(2, -1)
-    assert np.mean(halves[0] & halves[1]) == pytest.approx((1 - rate) ** 2, abs=0.02)
 
 
 def test_layers_and_heads_drop_independently():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from barter_jax.core.topology import Topology
 from barter_jax.models import ViTConfig, ops
-from barter_jax.models.ops import cpu, gpu, plain
+from barter_jax.models.ops import cpu, gpu, plain, random_bits
 from tests.helpers import CCT, UNEVEN, VIT, loss_and_grads, random_images, random_params
 
 sizes = st.integers(1, 9)
@@ -134,6 +134,14 @@ def test_half_precision_takes_the_plain_way(name):
     found, want = (getattr(module, name)(*args) for module in (cpu, plain))
     assert found.dtype == want.dtype == jnp.bfloat16
     np.testing.assert_array_equal(found, want)
+
+
+@settings(max_examples=10)
+@given(st.integers(1, 4), st.lists(sizes, min_size=1, max_size=3), seeds)
+def test_random_bits_are_those_of_jax(keys, shape, seed):
+    keys = jax.random.split(jax.random.key(seed), keys)
+    want = [jax.random.bits(key, tuple(shape), jnp.uint32) for key in keys]
+    np.testing.assert_array_equal(random_bits.bits(keys, tuple(shape)), want)
 
 
 # --- the choice ------------------------------------------------------------------------------
