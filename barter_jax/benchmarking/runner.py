@@ -83,9 +83,6 @@ class JaxRunner:
         self._masks: tuple[Any, ...] = ()
         self.state: TrainState | None = None
         self._batch: Batch | None = None
-        # Calls that do not depend on each other may wait for each other for ever, where a CPU plays
-        # several devices: their sums over the devices want threads that the others have.
-        self._one_at_a_time = jax.default_backend() == "cpu" and jax.local_device_count() > 1
         self._key = plan.placement.replicate(jax.random.key(plan.config.seed + 1))
 
     def place(self, batch: Batch) -> None:
@@ -113,9 +110,9 @@ class JaxRunner:
         images, _, labels, mask = self._batch
         counts = None
         for _ in range(steps):
-            counts = self.entry.evaluate(self.state.params, images, labels, mask)
-            if self._one_at_a_time:
-                jax.block_until_ready(counts)
+            counts = self.plan.placement.queued(
+                self.entry.evaluate(self.state.params, images, labels, mask)
+            )
         jax.block_until_ready(counts)
 
     @property

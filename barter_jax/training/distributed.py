@@ -35,6 +35,13 @@ class Placement:
         mesh = Mesh(np.array(devices), ("data",))
         self.everywhere = NamedSharding(mesh, PartitionSpec())
         self.split = NamedSharding(mesh, PartitionSpec("data"))
+        # Several steps that do not wait for each other can, on CPU devices that share their
+        # threads, wait for each other's sums for ever.
+        self._one_at_a_time = len(devices) > 1 and devices[0].platform == "cpu"
+
+    def queued(self, result: PyTree) -> PyTree:
+        """The result of a step that no later step takes in; waited for where it has to be."""
+        return jax.block_until_ready(result) if self._one_at_a_time else result
 
     def replicate(self, tree: PyTree) -> PyTree:
         """The tree on every device; arrays that are there already are not moved.

@@ -359,7 +359,8 @@ class Run:
         self.window.fetch(self.step)  # tells the step at which a loss was not finite, if one was
         with self.clock.charge("evaluation"):
             found = [
-                entry.evaluate(self.state.params, *batch) for batch in self.inputs.validation()
+                self.placement.queued(entry.evaluate(self.state.params, *batch))
+                for batch in self.inputs.validation()
             ]
             values = metrics.summarise(jax.device_get(found))
             if not np.isfinite(values["loss"]):
