@@ -20,6 +20,7 @@ import importlib.util
 import json
 import logging
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,11 @@ BLOCK = flags.DEFINE_integer(
     "block", None, "Steps of a turn; by default as many as last 50 ms.", lower_bound=1
 )
 WARMUP = flags.DEFINE_integer("warmup", 3, "Steps before a case is timed.", lower_bound=1)
-PLOT = flags.DEFINE_string("plot", None, "File for a figure: .png, .svg or .pdf.")
+PLOT = flags.DEFINE_string("plot", None, "File for a figure: .png, .svg or .pdf. Needs matplotlib.")
 OUTPUT = flags.DEFINE_string("output", None, "File for the JSON document.")
-SEGMENT = flags.DEFINE_bool("segment", False, "Run an epoch of the training loop of each method.")
+SEGMENT = flags.DEFINE_bool(
+    "segment", False, "Run an epoch of the training loop of each method but masked and torch_*."
+)
 SEGMENT_STEPS = flags.DEFINE_integer(
     "segment_steps", None, "With --segment: steps instead of an epoch.", lower_bound=1
 )
@@ -59,6 +62,21 @@ log = logging.getLogger("barter_jax")
 
 
 def main(config: config_dict.ConfigDict) -> int:
+    # As Ctrl-C does: what was made for the time being is removed on the way out.
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        _run(config)
+    except Stopped as stopped:
+        log.info("%s", stopped)
+        return stopped.exit_code
+    return 0
+
+
+def _stop(number: int, _) -> None:
+    raise Stopped(number)
+
+
+def _run(config: config_dict.ConfigDict) -> None:
     wanted = cases_lib.expand(
         cases_lib.parse_methods(METHODS.value),
         (config.density,)
@@ -90,13 +108,10 @@ def main(config: config_dict.ConfigDict) -> int:
     )
     if SEGMENT.value:
         runnable = [plan for plan in prepared if segments.can_run(plan.case)]
-        try:
-            found = [segments.run(plan, SEGMENT_STEPS.value) for plan in runnable]
-        except Stopped as stopped:
-            return stopped.exit_code
-        doc["segments"] = segments.document(found)
+        doc["segments"] = segments.document(
+            [segments.run(plan, SEGMENT_STEPS.value) for plan in runnable]
+        )
     _put_out(doc)
-    return 0
 
 
 def _check_files() -> None:

@@ -175,15 +175,21 @@ class TransformerConfig:
         """Raises `UserError`, naming the field, where the model cannot be built for such images."""
         for field in ("layers", "width", "heads", "head_width", "channels"):
             if getattr(self, field) < 1:
-                raise UserError(f"model.{field} must be at least 1, got {getattr(self, field)}")
+                raise UserError(
+                    f"config.model.{field} must be at least 1, got {getattr(self, field)}"
+                )
         for field in ("attention_dropout", "drop_path"):
             if not 0 <= getattr(self, field) < 1:
-                raise UserError(f"model.{field} must be in [0, 1), got {getattr(self, field)}")
+                raise UserError(
+                    f"config.model.{field} must be in [0, 1), got {getattr(self, field)}"
+                )
         if self.dtype not in DTYPES:
-            raise UserError(f"model.dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+            raise UserError(
+                f"config.model.dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}"
+            )
         if self.kernels not in (ops.AUTO, *ops.SETS):
             known = ", ".join((ops.AUTO, *ops.SETS))
-            raise UserError(f"model.kernels must be one of {known}, got {self.kernels!r}")
+            raise UserError(f"config.model.kernels must be one of {known}, got {self.kernels!r}")
 
     def module(self, topology: Topology, num_classes: int) -> Transformer:
         """The Flax module at a topology."""

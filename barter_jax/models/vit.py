@@ -80,11 +80,11 @@ class ViTConfig(TransformerConfig):
     def check(self, image_size: int) -> None:
         super().check(image_size)
         if self.patch_size < 1:
-            raise UserError(f"model.patch_size must be at least 1, got {self.patch_size}")
+            raise UserError(f"config.model.patch_size must be at least 1, got {self.patch_size}")
         if image_size % self.patch_size:
             raise UserError(
-                f"data.image_size={image_size} is not divisible by "
-                f"model.patch_size={self.patch_size}: choose a patch size that divides it"
+                f"config.data.image_size={image_size} is not divisible by "
+                f"config.model.patch_size={self.patch_size}: choose a patch size that divides it"
             )
 
     def module(self, topology: Topology, num_classes: int) -> ViT:

@@ -14,9 +14,9 @@ from barter_jax.core.schedule import PlannedUpdate
 from barter_jax.core.topology import Topology
 from barter_jax.training.executables import Entry
 
-# Where between two updates to look ahead. Halfway leaves the compiler the other half of the gap;
-# later looks correct it with scores that are nearer to the real ones, where there is still time.
-LOOKS = (0.5, 0.8, 0.95)
+# Where between two updates to look ahead. The first look leaves the compiler most of the gap; later
+# ones correct it with scores that are nearer to the real ones, where there is still time.
+LOOKS = (0.25, 0.5, 0.8, 0.95)
 
 
 def prediction_steps(schedule: Sequence[PlannedUpdate]) -> dict[int, int]:

@@ -329,7 +329,7 @@ class Run:
         self.console.say(
             f"topology update at step {self.step}: {moved or 'nothing moves'} "
             f"({counts(self.progress.topology)}; {stall:.2f} s stall"
-            f"{'' if ready else ', compiled now'})"
+            f"{'' if ready else ', not compiled ahead'})"
         )
         return entry
 
@@ -455,8 +455,8 @@ class Run:
         compiled = summary["compiled"]
         if compiled["cache_hits"] or compiled["cache_misses"]:
             self.console.say(
-                f"compiled code: {compiled['cache_hits']} loaded from and "
-                f"{compiled['cache_misses']} added to {jax.config.jax_compilation_cache_dir} "
+                f"compiled code: {compiled['cache_misses']} compiled, "
+                f"{compiled['cache_hits']} loaded from {jax.config.jax_compilation_cache_dir} "
                 f"({max(compiled['cache_seconds_saved'], 0):.0f} s saved)"
             )
         self.console.say(

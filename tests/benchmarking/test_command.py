@@ -170,14 +170,20 @@ def test_torch_is_asked_for_where_it_is_missing():
     assert_refused(done, "--methods", "torch_static", "pip install torch")
 
 
-def test_interrupted():
-    with commands.started(MODULE, CONFIG, "--methods=dense", "--repeats=100000", **FAST) as command:
+@pytest.mark.parametrize(
+    ("number", "code", "last"),
+    [(signal.SIGINT, 130, "error: interrupted"), (signal.SIGTERM, 143, "stopped by SIGTERM")],
+)
+def test_interrupted(number, code, last, tmp_path):
+    arguments = (MODULE, CONFIG, "--methods=dense", "--repeats=100000")
+    with commands.started(*arguments, TMPDIR=str(tmp_path), **FAST) as command:
         deadline = time.monotonic() + 120
         while "round 1 of" not in command.stderr and time.monotonic() < deadline:
             assert command.running, command.stderr
             time.sleep(0.05)
-        command.send(signal.SIGINT)
+        command.send(number)
         done = command.wait()
-    assert done.code == 130, done.stderr
-    assert done.stderr.splitlines()[-1] == "error: interrupted"
+    assert done.code == code, done.stderr
+    assert done.stderr.splitlines()[-1].endswith(last)
+    assert not list(tmp_path.iterdir()), "what was made for the time being is left behind"
     assert done.stdout == ""

@@ -20,10 +20,10 @@ from tests.training import tiny
         ([], {}),
         ([1], {}),
         ([2], {1: 2}),
-        ([3, 8], {2: 3, 6: 8, 7: 8}),
+        ([3, 8], {1: 3, 2: 3, 5: 8, 6: 8, 7: 8}),
         (
             [100, 200],
-            {50: 100, 80: 100, 95: 100, 150: 200, 180: 200, 195: 200},
+            {25: 100, 50: 100, 80: 100, 95: 100} | {125: 200, 150: 200, 180: 200, 195: 200},
         ),
     ],
 )
@@ -91,7 +91,7 @@ def compiler():
 
 @pytest.fixture
 def make(compiler):
-    """Makes `Shapes` of updates at steps 100 and 200: looks at 50, 80, 95 and so on."""
+    """Makes `Shapes` of updates at steps 100 and 200: looks at 25, 50, 80, 95 and so on."""
     made = []
 
     def make(capacity=3, compile_=compiler, **changes):
@@ -242,7 +242,7 @@ def test_the_second_guess_comes_after_the_first(make, compiler):
 
 @pytest.mark.parametrize(
     ("step", "deadline"),
-    [(50, 80), (80, 95), (95, 100), (150, 180), (180, 195), (195, 200)],
+    [(25, 50), (50, 80), (80, 95), (95, 100), (150, 180), (180, 195), (195, 200)],
 )
 def test_the_second_guess_needs_time_before_the_next_look(step, deadline, make, compiler):
     """Twice what the last compile took, which was a second."""

@@ -221,13 +221,13 @@ def test_a_second_process_compiles_nothing_and_comes_to_the_same(tmp_path):
     cache = tmp_path / "cache"
     first, said = run(tmp_path / "first", f"compile_cache.dir={cache}")
     assert first["cache_hits"] == 0 and first["cache_misses"] > 6
-    assert f"compiled code: 0 loaded from and {first['cache_misses']} added to {cache}" in said
+    assert f"compiled code: {first['cache_misses']} compiled, 0 loaded from {cache}" in said
     steps = {"jit_train_step", "jit_eval_step"}
     assert steps <= {name.partition("-")[0] for name in entries(cache)}
 
     second, said = run(tmp_path / "second", f"compile_cache.dir={cache}")
     assert (second["cache_hits"], second["cache_misses"]) == (first["cache_misses"], 0)
-    assert f"compiled code: {second['cache_hits']} loaded from and 0 added to {cache}" in said
+    assert f"compiled code: 0 compiled, {second['cache_hits']} loaded from {cache}" in said
     # Nothing of the compiler's own about the machine that the code was compiled on.
     assert len(said.splitlines()) == len([x for x in said.splitlines() if x[2:3] == ":"])
 
