@@ -61,7 +61,9 @@ COMPILED_IN = (
 
 def remembered(physical, *, config, **rest):
     fixed = {k: v for k, v in config_lib.flatten(config).items() if k.startswith(COMPILED_IN)}
-    key = json.dumps([fixed, physical.to_json()])
+    # Without a planned update the step keeps no statistics.
+    observed = bool(rest["barter"].schedule)
+    key = json.dumps([fixed, observed, physical.to_json()])
     if key not in _entries:
         _entries[key] = compile_entry(physical, config=config, **rest)
     return _entries[key]
