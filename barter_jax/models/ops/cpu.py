@@ -2,9 +2,9 @@
 
 Why each is faster with XLA's CPU backend (measured with jax 0.10; see `python -m
 barter_jax.benchmark`): a product of matrices runs near the peak of the processor, while what
-stands between products runs at the speed of memory. So sums over rows and columns are products with
-a vector, nothing of the size of the activations is made that need not be, and the backward pass
-keeps what is cheap to keep. Other dtypes than float32 take the plain way.
+stands between products runs at the speed of memory. So the sums of the backward passes are products
+with a vector, the narrower of two matrices is the one transposed, and nothing of the size of the
+activations is made that need not be. Other dtypes than float32 take the plain way.
 """
 
 from __future__ import annotations
