@@ -35,6 +35,7 @@ RESUMABLE = (
     "log",
     "data.cache_mb",
     "data.threads",
+    "data.workers",
 )
 
 
@@ -50,19 +51,53 @@ def default_config(model: str = "vit") -> config_dict.ConfigDict:
     c.data = config_dict.ConfigDict()
     c.data.name = "digits"  # digits, or folder with data.dir
     c.data.dir = ""  # a directory or a zip, for the sources that need one
-    c.data.image_size = 32
+    c.data.image_size = 32  # what the model sees
+    # Images are read at this size, and the crop to image_size is the augmentation's.
+    c.data.load_size = config_dict.placeholder(int)  # default: image_size
     c.data.resize = False  # scale and crop images of another size instead of refusing them
     c.data.validation_fraction = 0.1  # held out of the training images, by seed
     # Known sizes of a data set, for describing a run where the data is not at hand.
     c.data.num_classes = config_dict.placeholder(int)
     c.data.num_train = config_dict.placeholder(int)
     c.data.cache_mb = 2048  # decode once and keep, if the set takes at most so many MiB
-    c.data.threads = 2
+    c.data.threads = 2  # that read ahead, in each process that reads
+    c.data.workers = 0  # processes that read; for large images that are decoded as they come
     c.data.mean = (0.5, 0.5, 0.5)
     c.data.std = (0.25, 0.25, 0.25)
-    c.data.flip = True
-    c.data.crop_padding = 4
-    c.data.label_smoothing = 0.1
+
+    # What happens to a training batch, on the device, in this order. Evaluation sees the centre of
+    # the images as they are.
+    c.augment = config_dict.ConfigDict()
+    c.augment.crop = "padded"  # none (the centre), padded or resized
+    c.augment.crop_padding = 4  # padded: pixels added on every side before a random crop
+    c.augment.crop_scale = (0.08, 1.0)  # resized: part of the area that is cut out
+    c.augment.crop_ratio = (3 / 4, 4 / 3)  # resized: width over height, log-uniform
+    c.augment.crop_interpolation = "bilinear"  # resized: bilinear or bicubic, antialiased
+    c.augment.flip = True  # left to right, with probability 1/2
+    c.augment.brightness = 0.0  # colour jitter: factors within 1 - x .. 1 + x
+    c.augment.contrast = 0.0
+    c.augment.saturation = 0.0
+    c.augment.hue = 0.0  # colour jitter: shift within -x .. x turns of the colour circle
+    # none, randaugment, autoaugment_imagenet or autoaugment_cifar.
+    c.augment.policy = "none"
+    c.augment.policy_ops = 2  # randaugment: operations in a row
+    c.augment.policy_probability = 0.5  # randaugment: that each of them is applied
+    c.augment.policy_magnitude = 9.0  # randaugment: of 10
+    c.augment.policy_noise = 0.5  # randaugment: standard deviation of the magnitude
+    c.augment.policy_increasing = True  # randaugment: a larger magnitude is always a larger change
+    c.augment.policy_interpolation = "bilinear"  # nearest or bilinear, of rotations and the like
+    c.augment.policy_fill = (128, 128, 128)  # colour of what comes in from outside
+    c.augment.erase_probability = 0.0  # random erasing, after normalisation
+    c.augment.erase_area = (0.02, 1 / 3)  # part of the image
+    c.augment.erase_ratio = (0.3, 1 / 0.3)  # height over width, log-uniform
+    c.augment.erase_mode = "constant"  # constant, or pixel: standard normal noise
+    c.augment.erase_value = (0.0, 0.0, 0.0)  # constant: in normalised values; 0 is the mean colour
+    c.augment.mix_probability = 1.0  # that a batch is mixed, if either alpha is above 0
+    c.augment.mixup_alpha = 0.0  # Beta(alpha, alpha) of the share; 0 does no mixup
+    c.augment.cutmix_alpha = 0.0
+    c.augment.cutmix_probability = 0.5  # of a mixed batch, where both are on
+    c.augment.mix_pairs = "permutation"  # permutation, or flip: first with last
+    c.augment.label_smoothing = 0.1
 
     c.model = config_dict.ConfigDict({"name": model, **dataclasses.asdict(MODELS[model]())})
 
@@ -173,6 +208,8 @@ _NOT_NEGATIVE = (lambda v: math.isfinite(v) and v >= 0, "at least 0")
 _POSITIVE = (lambda v: math.isfinite(v) and v > 0, "above 0")
 _FRACTION = (lambda v: 0 <= v <= 1, "in [0, 1]")
 _BELOW_ONE = (lambda v: 0 <= v < 1, "in [0, 1)")
+_ORDERED = (lambda v: 0 < v[0] <= v[1] < math.inf, "(low, high) with 0 < low <= high")
+_PART = (lambda v: 0 < v[0] <= v[1] <= 1, "(low, high) with 0 < low <= high <= 1")
 
 # The range of each field; placeholders are checked only where they are set.
 RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -180,15 +217,42 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "density": (lambda v: 0 < v <= 1, "above 0 and at most 1"),
     "method": _choice(*METHODS),
     "data.image_size": _POSITIVE_INT,
+    "data.load_size": _POSITIVE_INT,
     "data.validation_fraction": (lambda v: 0 < v < 1, "between 0 and 1"),
     "data.num_classes": (lambda v: v >= 2, "at least 2"),
     "data.num_train": _POSITIVE_INT,
     "data.cache_mb": _NOT_NEGATIVE,
     "data.threads": _NOT_NEGATIVE,
+    "data.workers": _NOT_NEGATIVE,
     "data.mean": (lambda v: all(math.isfinite(x) for x in v), "finite in every channel"),
     "data.std": (lambda v: all(math.isfinite(x) and x > 0 for x in v), "above 0 in every channel"),
-    "data.crop_padding": _NOT_NEGATIVE,
-    "data.label_smoothing": _BELOW_ONE,
+    "augment.crop": _choice("none", "padded", "resized"),
+    "augment.crop_padding": _NOT_NEGATIVE,
+    "augment.crop_scale": _PART,
+    "augment.crop_ratio": _ORDERED,
+    "augment.crop_interpolation": _choice("bilinear", "bicubic"),
+    "augment.brightness": _FRACTION,
+    "augment.contrast": _FRACTION,
+    "augment.saturation": _FRACTION,
+    "augment.hue": (lambda v: 0 <= v <= 0.5, "in [0, 0.5]"),
+    "augment.policy": _choice("none", "randaugment", "autoaugment_imagenet", "autoaugment_cifar"),
+    "augment.policy_ops": _POSITIVE_INT,
+    "augment.policy_probability": _FRACTION,
+    "augment.policy_magnitude": (lambda v: 0 <= v <= 10, "in [0, 10]"),
+    "augment.policy_noise": _NOT_NEGATIVE,
+    "augment.policy_interpolation": _choice("nearest", "bilinear"),
+    "augment.policy_fill": (lambda v: all(0 <= x <= 255 for x in v), "in [0, 255]"),
+    "augment.erase_probability": _FRACTION,
+    "augment.erase_area": _PART,
+    "augment.erase_ratio": _ORDERED,
+    "augment.erase_mode": _choice("constant", "pixel"),
+    "augment.erase_value": (lambda v: all(math.isfinite(x) for x in v), "finite in every channel"),
+    "augment.mix_probability": _FRACTION,
+    "augment.mixup_alpha": _NOT_NEGATIVE,
+    "augment.cutmix_alpha": _NOT_NEGATIVE,
+    "augment.cutmix_probability": _FRACTION,
+    "augment.mix_pairs": _choice("permutation", "flip"),
+    "augment.label_smoothing": _BELOW_ONE,
     "model.name": _choice(*MODELS),
     "train.epochs": _POSITIVE_INT,
     "train.steps": _POSITIVE_INT,

@@ -9,9 +9,9 @@ def get_config():
 
     config.data.name = "digits"
     config.data.image_size = 8
-    config.data.flip = False  # a mirrored digit is another digit, or none
-    config.data.crop_padding = 1
-    config.data.label_smoothing = 0.1
+    config.augment.flip = False  # a mirrored digit is another digit, or none
+    config.augment.crop_padding = 1
+    config.augment.label_smoothing = 0.1
     config.data.mean = (0.3, 0.3, 0.3)
     config.data.std = (0.37, 0.37, 0.37)
 

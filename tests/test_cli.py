@@ -32,7 +32,7 @@ MISTAKES = {
     "train.steps=2.5": ("config.train.steps", "integer"),
     "data.num_train=many": ("config.data.num_train", "integer"),
     "optimizer.learning_rate=fast": ("config.optimizer.learning_rate", "number"),
-    "data.flip=maybe": ("config.data.flip", "true or false"),
+    "augment.flip=maybe": ("config.augment.flip", "true or false"),
     "data.mean=(0.5,0.5)": ("config.data.mean", "3 values"),
     "data.mean=(0.5,0.5,0.5,0.5)": ("config.data.mean", "3 values"),
     "data.std=('a','b','c')": ("config.data.std", "float"),
@@ -73,8 +73,8 @@ MISTAKES = {
     "checkpoint.keep=0": ("config.checkpoint.keep",),
     "checkpoint.every_steps=0": ("config.checkpoint.every_steps",),
     "log.every_steps=0": ("config.log.every_steps",),
-    "data.crop_padding=-1": ("config.data.crop_padding",),
-    "data.label_smoothing=1": ("config.data.label_smoothing",),
+    "augment.crop_padding=-1": ("config.augment.crop_padding",),
+    "augment.label_smoothing=1": ("config.augment.label_smoothing",),
     "data.validation_fraction=1": ("config.data.validation_fraction",),
     # choices
     "method=rigl": ("config.method=rigl", "not available"),
@@ -394,7 +394,7 @@ LEGAL = {
         "topology__total_channels": 1000,
         "bucket__heads": 4,
         "bucket__channels": 12,
-        "data__crop_padding": 20,
+        "augment__crop_padding": 20,
         "method": "random_pair",
     },
 }

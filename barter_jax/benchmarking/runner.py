@@ -37,7 +37,7 @@ def random_batch(plan: Plan) -> Batch:
     """A batch for all cases of a batch size, as numpy arrays."""
     rng = np.random.default_rng(plan.config.seed)
     size, classes = plan.blueprint.image_size, plan.blueprint.num_classes
-    n, smoothing = plan.case.batch_size, plan.config.data.label_smoothing
+    n, smoothing = plan.case.batch_size, plan.config.augment.label_smoothing
     labels = rng.integers(classes, size=n, dtype=np.int32)
     return Batch(
         images=rng.standard_normal((n, size, size, 3), np.float32),

@@ -8,6 +8,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+from ml_collections import config_dict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +30,18 @@ class Augmentation:
     crop_padding: int
     label_smoothing: float
     num_classes: int
+
+
+def from_config(config: config_dict.ConfigDict, num_classes: int) -> Augmentation:
+    """Returns what a validated config asks for."""
+    return Augmentation(
+        mean=tuple(config.data.mean),
+        std=tuple(config.data.std),
+        flip=config.augment.flip,
+        crop_padding=config.augment.crop_padding,
+        label_smoothing=config.augment.label_smoothing,
+        num_classes=num_classes,
+    )
 
 
 def normalise(images: jax.Array, mean: tuple[float, ...], std: tuple[float, ...]) -> jax.Array:

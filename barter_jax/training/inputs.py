@@ -44,14 +44,7 @@ class Inputs:
             num_threads=config.data.threads,
             prefetch=2 * config.data.threads,
         )
-        settings = augment.Augmentation(
-            mean=tuple(config.data.mean),
-            std=tuple(config.data.std),
-            flip=config.data.flip,
-            crop_padding=config.data.crop_padding,
-            label_smoothing=config.data.label_smoothing,
-            num_classes=len(dataset.class_names),
-        )
+        settings = augment.from_config(config, len(dataset.class_names))
         self._prepare_train = jax.jit(
             lambda key, step, images, labels: augment.prepare_train(
                 jax.random.fold_in(key, step), images, labels, settings

@@ -13,7 +13,7 @@ def get_config():
     config.data.validation_fraction = 0.1
     config.data.mean = (0.5071, 0.4867, 0.4408)
     config.data.std = (0.2675, 0.2565, 0.2761)
-    config.data.label_smoothing = 0.1
+    config.augment.label_smoothing = 0.1
 
     config.train.epochs = 200
     config.train.batch_size = 128

@@ -13,7 +13,7 @@ def get_config():
     config.data.validation_fraction = 0.1
     config.data.mean = (0.4802, 0.4481, 0.3975)
     config.data.std = (0.2770, 0.2691, 0.2821)
-    config.data.label_smoothing = 0.1
+    config.augment.label_smoothing = 0.1
 
     config.model.patch_size = 8
 

@@ -13,8 +13,8 @@ def get_config():
 
     config.data.name = "digits"
     config.data.image_size = 8
-    config.data.flip = False
-    config.data.crop_padding = 1
+    config.augment.flip = False
+    config.augment.crop_padding = 1
     config.data.threads = 1
     config.data.validation_fraction = 0.05
 
