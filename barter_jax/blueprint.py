@@ -43,6 +43,7 @@ class Blueprint:
       bucket: physical counts are multiples of this.
       waste: the share of a layer's physical units that it may keep without use.
       shapes_at_most: how many different padded topologies the run can come to.
+      ema_decay: of the running average of parameters; 0 without one.
     """
 
     model: models.TransformerConfig
@@ -61,6 +62,7 @@ class Blueprint:
     bucket: Budget
     waste: float
     shapes_at_most: int
+    ema_decay: float
 
     @property
     def physical(self) -> Topology:
@@ -145,6 +147,11 @@ def make(config: config_dict.ConfigDict, num_classes: int, num_train: int) -> Bl
             f"config.train.batch_size={config.train.batch_size} is larger than the {num_train} "
             "training images: lower it"
         )
+    if config.train.batch_size % config.train.micro_batches:
+        raise UserError(
+            f"config.train.batch_size={config.train.batch_size} does not split evenly into "
+            f"config.train.micro_batches={config.train.micro_batches}: use a divisor of it"
+        )
     if steps_per_epoch < 1:
         raise UserError(
             f"config.train.passes_per_epoch={config.train.passes_per_epoch:g} makes an epoch of "
@@ -184,6 +191,7 @@ def make(config: config_dict.ConfigDict, num_classes: int, num_train: int) -> Bl
             bucket=bucket,
             waste=config.bucket.waste,
         ),
+        ema_decay=config.train.ema_decay,
     )
 
 

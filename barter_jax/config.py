@@ -108,6 +108,10 @@ def default_config(model: str = "vit") -> config_dict.ConfigDict:
     c.train.passes_per_epoch = 1.0  # passes over the training images that count as one epoch
     c.train.eval_every_steps = config_dict.placeholder(int)  # default: once an epoch
     c.train.eval_batch_size = 256
+    # Parts of a batch that go through the model one after the other, to save memory.
+    c.train.micro_batches = 1
+    # Of a running average of the parameters, which is then what is evaluated and kept; 0: none.
+    c.train.ema_decay = 0.0
 
     c.optimizer = config_dict.ConfigDict()
     c.optimizer.name = "adamw"  # adamw, sgd (with momentum) or lion
@@ -117,6 +121,10 @@ def default_config(model: str = "vit") -> config_dict.ConfigDict:
     c.optimizer.warmup_fraction = 0.1  # of the optimizer steps; cosine decay after it
     c.optimizer.weight_decay = 0.05
     c.optimizer.decay_mask = "all"  # all, or kernels: no decay on biases and norms
+    # Parameters without decay besides, by name: "position,cls_token,block_0/*,block_1/mlp/*".
+    c.optimizer.decay_exclude = ""
+    # The learning rate of each layer is that of the one above it times this; 1 treats all alike.
+    c.optimizer.layer_decay = 1.0
     c.optimizer.clip_norm = 0.0  # clip the gradient's global norm; 0 does not
     c.optimizer.beta1 = 0.9  # also the momentum of sgd
     c.optimizer.beta2 = 0.999
@@ -260,6 +268,8 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "train.passes_per_epoch": _POSITIVE,
     "train.eval_every_steps": _POSITIVE_INT,
     "train.eval_batch_size": _POSITIVE_INT,
+    "train.micro_batches": _POSITIVE_INT,
+    "train.ema_decay": _BELOW_ONE,
     "optimizer.name": (
         lambda v: v in OPTIMIZERS + REFUSED_OPTIMIZERS,
         "one of " + ", ".join(OPTIMIZERS),
@@ -270,6 +280,7 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "optimizer.warmup_fraction": _BELOW_ONE,
     "optimizer.weight_decay": _NOT_NEGATIVE,
     "optimizer.decay_mask": _choice("all", "kernels"),
+    "optimizer.layer_decay": (lambda v: 0 < v <= 1, "above 0 and at most 1"),
     "optimizer.clip_norm": _NOT_NEGATIVE,
     "optimizer.beta1": _BELOW_ONE,
     "optimizer.beta2": _BELOW_ONE,

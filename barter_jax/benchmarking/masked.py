@@ -100,20 +100,33 @@ class _MaskedModule:
         return self.module.apply(masked, *args, **kwargs)
 
 
-def make_masked_step(module: nn.Module, tx: optax.GradientTransformation, barter: Barter):
+def make_masked_step(
+    module: nn.Module,
+    tx: optax.GradientTransformation,
+    barter: Barter,
+    *,
+    micro_batches: int = 1,
+    ema_decay: float = 0.0,
+):
     """The training step of `training.step` with masks as a fifth argument.
 
     Args:
       module: the dense model.
       tx: the optimizer.
-      barter: as for the unmasked step.
+      barter, micro_batches, ema_decay: as for the unmasked step.
 
     Returns:
       (state, images, targets, key, masks) to (state, metrics).
     """
 
     def masked_step(state: TrainState, images, targets, key, masks: Masks):
-        inner = step.make_train_step(_MaskedModule(module, masks), tx, barter)
+        inner = step.make_train_step(
+            _MaskedModule(module, masks),
+            tx,
+            barter,
+            micro_batches=micro_batches,
+            ema_decay=ema_decay,
+        )
         state, metrics = inner(state, images, targets, key)
         return state._replace(params=apply_masks(state.params, masks)), metrics
 

@@ -14,7 +14,6 @@ from barter_jax import config as config_lib
 from barter_jax.benchmarking.cases import Case
 from barter_jax.blueprint import Blueprint
 from barter_jax.core.barter import Barter
-from barter_jax.core.optimizer_state import UnsupportedOptimizerError, check_optimizer
 from barter_jax.core.topology import Topology
 from barter_jax.errors import UserError
 from barter_jax.training import optimizer
@@ -107,13 +106,9 @@ def _checked_optimizer(
     The check fills a cache of what is known of the optimizer, from which topology updates read: in
     a run too the first update finds it filled.
     """
-    tx = optimizer.make(config.optimizer, blueprint.total_steps)
-    params = state_lib.abstract(blueprint, tx, blueprint.initial).params
-    try:
-        check_optimizer(tx, params, barter.units, barter.moments)
-    except UnsupportedOptimizerError as error:
-        names = ", ".join(config_lib.OPTIMIZERS)
-        raise UserError(
-            f"config.optimizer.name={config.optimizer.name}: {error}; use one of {names}"
-        ) from error
-    return tx
+    return optimizer.make_checked(
+        config.optimizer,
+        blueprint.total_steps,
+        state_lib.abstract_params(blueprint, blueprint.initial),
+        barter,
+    )

@@ -43,7 +43,13 @@ def _compile_masked(plan: Plan) -> Entry:
     images = batch(size, size, 3)
     return Entry(
         train=compile_ahead(
-            masked.make_masked_step(module, plan.tx, plan.barter),
+            masked.make_masked_step(
+                module,
+                plan.tx,
+                plan.barter,
+                micro_batches=plan.config.train.micro_batches,
+                ema_decay=blueprint.ema_decay,
+            ),
             (state, images, batch(blueprint.num_classes), *everywhere),
             out_shardings=placement.everywhere,
             donate=(0,),

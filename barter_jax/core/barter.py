@@ -354,6 +354,16 @@ class Barter:
             decision.step,
         )
 
+    def apply_to_parameters(self, decision: Decision, params: PyTree) -> PyTree:
+        """Resizes a tree like the parameters, a running average of them say, by a decision.
+
+        Its clones get the noise that those of the parameters get, on the scale of this tree.
+        """
+        maps = surgery.index_maps(decision.before.topology, decision.plans, self.share)
+        return self._resize_parameters(
+            params, decision.before.topology, decision.after.physical, maps, decision.step
+        )
+
     def repad(
         self,
         params: PyTree,
@@ -370,7 +380,17 @@ class Barter:
         labels = optimizer_state.label_state(tx, params)
         if jax.tree.structure(labels) != jax.tree.structure(opt_state):
             raise ValueError("opt_state is not a state of this optimizer for these parameters")
-        new_params = surgery.resize(
+        new_params = self._resize_parameters(params, logical, physical, maps, step)
+        new_opt_state = optimizer_state.resize_state(
+            opt_state, labels, self.units, logical, physical, maps, self.moments
+        )
+        surgery.check_matches(
+            new_opt_state, jax.eval_shape(tx.init, new_params), "resized optimizer state"
+        )
+        return new_params, new_opt_state, self._resize_state(state, logical, physical, maps, step)
+
+    def _resize_parameters(self, params, logical, physical, maps, step) -> PyTree:
+        return surgery.resize(
             params,
             self.units,
             logical,
@@ -379,13 +399,6 @@ class Barter:
             surgery.parameters(self.noise),
             seed=(self.seed, step),
         )
-        new_opt_state = optimizer_state.resize_state(
-            opt_state, labels, self.units, logical, physical, maps, self.moments
-        )
-        surgery.check_matches(
-            new_opt_state, jax.eval_shape(tx.init, new_params), "resized optimizer state"
-        )
-        return new_params, new_opt_state, self._resize_state(state, logical, physical, maps, step)
 
     def _resize_state(self, state, logical, physical, maps, step) -> UnitState:
         def resized(per_unit, power):

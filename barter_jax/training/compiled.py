@@ -44,7 +44,13 @@ def compile_entry(
 
     return Entry(
         train=compile_ahead(
-            step.make_train_step(module, tx, barter),
+            step.make_train_step(
+                module,
+                tx,
+                barter,
+                micro_batches=config.train.micro_batches,
+                ema_decay=blueprint.ema_decay,
+            ),
             (state, batch(train, size, size, 3), batch(train, blueprint.num_classes), key),
             out_shardings=placement.everywhere,
             donate=(0,),

@@ -20,9 +20,7 @@ import numpy as np
 from ml_collections import config_dict
 
 from barter_jax import blueprint as blueprint_lib
-from barter_jax import config as config_lib
 from barter_jax.core import accounting
-from barter_jax.core.optimizer_state import UnsupportedOptimizerError, check_optimizer
 from barter_jax.core.surgery import resize
 from barter_jax.core.topology import Topology
 from barter_jax.data.cache import cached
@@ -84,20 +82,15 @@ def _train(
     blueprint_lib.check_data(config, dataset)
     plan = blueprint_lib.make(config, len(dataset.class_names), len(dataset.train))
     barter = blueprint_lib.make_barter(config, plan)
-    tx = optimizer.make(config.optimizer, plan.total_steps)
-    try:
-        check_optimizer(
-            tx, state_lib.abstract(plan, tx, plan.initial).params, barter.units, barter.moments
-        )
-    except UnsupportedOptimizerError as error:
-        names = ", ".join(config_lib.OPTIMIZERS)
-        raise UserError(
-            f"config.optimizer.name={config.optimizer.name}: {error}; use one of {names}"
-        ) from error
+    tx = optimizer.make_checked(
+        config.optimizer, plan.total_steps, state_lib.abstract_params(plan, plan.initial), barter
+    )
     placement = Placement(
         {
             "train.batch_size": config.train.batch_size,
             "train.eval_batch_size": config.train.eval_batch_size,
+            "train.batch_size/train.micro_batches": config.train.batch_size
+            // config.train.micro_batches,
         }
     )
     dataset = cached(dataset, config.data.image_size, config.data.cache_mb)
@@ -306,7 +299,10 @@ class Run:
                 resized = self.barter.apply(
                     decision, self.state.params, self.state.opt_state, self.state.units, self.tx
                 )
-                self.state = TrainState(self.state.step, *self.placement.replicate(resized))
+                ema = self.state.ema
+                if ema is not None:
+                    ema = self.barter.apply_to_parameters(decision, ema)
+                self.state = TrainState(self.state.step, *self.placement.replicate((*resized, ema)))
                 self.updates += 1
             self.progress = decision.after
         entry, ready = self._compiled()
@@ -359,7 +355,7 @@ class Run:
         self.window.fetch(self.step)  # tells the step at which a loss was not finite, if one was
         with self.clock.charge("evaluation"):
             found = [
-                self.placement.queued(entry.evaluate(self.state.params, *batch))
+                self.placement.queued(entry.evaluate(self.state.averaged, *batch))
                 for batch in self.inputs.validation()
             ]
             values = metrics.summarise(jax.device_get(found))
@@ -370,7 +366,7 @@ class Run:
             if improved:
                 self.best = self.latest
                 topology = self.progress.topology
-                params = resize(self.state.params, self.barter.units, topology, topology, {})
+                params = resize(self.state.averaged, self.barter.units, topology, topology, {})
                 self._write_model(params, topology)
         self._write_metrics("validation", values)
         self.console.say(
@@ -432,7 +428,7 @@ class Run:
             state = self.checkpoints.restore(
                 self.best.step, state_lib.abstract(self.plan, self.tx, topology)
             )
-            self._write_model(state.params, topology)
+            self._write_model(state.averaged, topology)
         model = compact.load(self.directory)
         with self.clock.charge("evaluation"):
             test = deployed.evaluate(model, self.dataset.test)

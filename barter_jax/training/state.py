@@ -12,6 +12,7 @@ from barter_jax import models
 from barter_jax.blueprint import Blueprint
 from barter_jax.core.barter import Barter, Progress
 from barter_jax.core.scores import UnitState, init_unit_state
+from barter_jax.core.surgery import resize
 from barter_jax.core.topology import Topology
 
 PyTree = Any
@@ -25,12 +26,19 @@ class TrainState(NamedTuple):
       params: float32 parameters.
       opt_state: state of the optimizer.
       units: running scores and births of the units.
+      ema: a running average of the parameters, or None.
     """
 
     step: jax.Array
     params: PyTree
     opt_state: PyTree
     units: UnitState
+    ema: PyTree = None
+
+    @property
+    def averaged(self) -> PyTree:
+        """What is evaluated and kept: the average of the parameters, or else themselves."""
+        return self.params if self.ema is None else self.ema
 
 
 def initial(
@@ -50,7 +58,9 @@ def initial(
     )
     progress, units = barter.init(params)
     # Compiled in one piece: op by op, a start would compile dozens of tiny functions.
-    state = TrainState(np.zeros((), np.int32), params, jax.jit(tx.init)(params), units)
+    # A copy: both are donated to the step.
+    ema = jax.tree.map(np.array, params) if blueprint.ema_decay else None
+    state = TrainState(np.zeros((), np.int32), params, jax.jit(tx.init)(params), units, ema)
     return repad(state, barter, tx, progress.topology, progress.physical), progress
 
 
@@ -65,20 +75,27 @@ def repad(
     return TrainState(
         state.step,
         *barter.repad(state.params, state.opt_state, state.units, tx, logical, physical),
+        None if state.ema is None else resize(state.ema, barter.units, logical, physical, {}),
     )
 
 
-def abstract(blueprint: Blueprint, tx: optax.GradientTransformation, topology: Topology) -> PyTree:
-    """Shapes and dtypes of an unpadded state at a topology, for restoring a checkpoint."""
-    params = jax.eval_shape(
+def abstract_params(blueprint: Blueprint, topology: Topology) -> PyTree:
+    """Shapes and dtypes of the parameters at a topology."""
+    return jax.eval_shape(
         lambda key: models.init_params(
             blueprint.model, topology, blueprint.image_size, blueprint.num_classes, key
         ),
         jax.random.key(0),
     )
+
+
+def abstract(blueprint: Blueprint, tx: optax.GradientTransformation, topology: Topology) -> PyTree:
+    """Shapes and dtypes of an unpadded state at a topology, for restoring a checkpoint."""
+    params = abstract_params(blueprint, topology)
     return TrainState(
         jax.ShapeDtypeStruct((), np.int32),
         params,
         jax.eval_shape(tx.init, params),
         jax.eval_shape(lambda: init_unit_state(topology)),
+        params if blueprint.ema_decay else None,
     )

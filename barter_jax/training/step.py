@@ -20,7 +20,12 @@ EvalStep = Callable[[dict, jax.Array, jax.Array, jax.Array], metrics.Counts]
 
 
 def make_train_step(
-    module: nn.Module, tx: optax.GradientTransformation, barter: Barter
+    module: nn.Module,
+    tx: optax.GradientTransformation,
+    barter: Barter,
+    *,
+    micro_batches: int = 1,
+    ema_decay: float = 0.0,
 ) -> TrainStep:
     """One optimizer step, with the units' statistics taken from its gradients.
 
@@ -29,31 +34,73 @@ def make_train_step(
       targets: float32 `[batch, classes]`, rows summing to 1.
       key: the run's PRNG key; the step folds its own number into it.
       metrics: float32 scalars `loss`, `accuracy` (against the likeliest target), `gradient_norm`.
+
+    Args:
+      module: the model at the topology of the state.
+      tx: the optimizer.
+      barter: the method.
+      micro_batches: parts of the batch, equal in size, that go through the model one after the
+        other; their gradients are averaged before anything is done with them. It saves memory,
+        and draws other dropout.
+      ema_decay: of the running average of parameters, where the state has one.
     """
 
-    def train_step(state: TrainState, images, targets, key):
-        def loss_of(params):
-            logits = module.apply(
-                {"params": params},
-                images,
-                train=True,
-                rngs={"dropout": jax.random.fold_in(key, state.step)},
-            )
-            return jnp.mean(optax.softmax_cross_entropy(logits, targets)), logits
+    def loss_of(params, images, targets, key):
+        logits = module.apply({"params": params}, images, train=True, rngs={"dropout": key})
+        hit = jnp.argmax(logits, axis=-1) == jnp.argmax(targets, axis=-1)
+        loss = jnp.mean(optax.softmax_cross_entropy(logits, targets))
+        return loss, jnp.mean(hit.astype(jnp.float32))
 
-        (loss, logits), grads = jax.value_and_grad(loss_of, has_aux=True)(state.params)
+    def train_step(state: TrainState, images, targets, key):
+        key = jax.random.fold_in(key, state.step)
+        gradient = jax.value_and_grad(loss_of, has_aux=True)
+        if micro_batches == 1:
+            (loss, accuracy), grads = gradient(state.params, images, targets, key)
+        else:
+            (loss, accuracy), grads = _accumulated(
+                gradient, micro_batches, state.params, images, targets, key
+            )
         units = barter.observe(state.units, state.params, grads)
         updates, opt_state = tx.update(grads, state.opt_state, state.params)
         updates = barter.warm_up(updates, units, state.step)
         params = optax.apply_updates(state.params, updates)
-        hit = jnp.argmax(logits, axis=-1) == jnp.argmax(targets, axis=-1)
-        return TrainState(state.step + 1, params, opt_state, units), {
+        ema = None if state.ema is None else _average(state.ema, params, ema_decay, state.step)
+        return TrainState(state.step + 1, params, opt_state, units, ema), {
             "loss": loss,
-            "accuracy": jnp.mean(hit.astype(jnp.float32)),
+            "accuracy": accuracy,
             "gradient_norm": optax.tree_utils.tree_norm(grads),
         }
 
     return train_step
+
+
+def _accumulated(gradient, parts, params, images, targets, key):
+    """The mean of what `gradient` gives for equal parts of a batch, held one at a time."""
+
+    def split(x):
+        # Strided, so that each part lies spread over the devices as the batch does.
+        return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
+
+    def add(total, part):
+        index, images, targets = part
+        found = gradient(params, images, targets, jax.random.fold_in(key, index))
+        return jax.tree.map(jnp.add, total, found), None
+
+    scalar = jnp.zeros((), jnp.float32)
+    nothing = ((scalar, scalar), jax.tree.map(jnp.zeros_like, params))
+    each = (jnp.arange(parts), split(images), split(targets))
+    total, _ = jax.lax.scan(add, nothing, each)
+    return jax.tree.map(lambda x: x / parts, total)
+
+
+def _average(ema, params, decay, step):
+    """The running average after one more step.
+
+    Its decay is (1 + step) / (10 + step) while that is smaller, so that the random start does not
+    linger in it.
+    """
+    decay = jnp.minimum(decay, (1.0 + step) / (10.0 + step))
+    return jax.tree.map(lambda old, new: old + (1 - decay) * (new - old), ema, params)
 
 
 def make_eval_step(module: nn.Module) -> EvalStep:

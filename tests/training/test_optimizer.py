@@ -8,6 +8,8 @@ import optax
 import pytest
 
 from barter_jax.core.topology import Topology
+from barter_jax.core.units import path_names
+from barter_jax.errors import UserError
 from barter_jax.models import CCTConfig, ViTConfig, init_params
 from barter_jax.training import optimizer
 from tests.training import tiny
@@ -61,12 +63,82 @@ def test_the_mask_spares_biases_and_norms_alone(model):
     )
     mask = {
         jax.tree_util.keystr(path): decayed
-        for path, decayed in jax.tree_util.tree_flatten_with_path(optimizer.decay_mask(params))[0]
+        for path, decayed in jax.tree_util.tree_flatten_with_path(
+            optimizer.decay_mask(params, "kernels")
+        )[0]
     }
     spared = {path for path, decayed in mask.items() if not decayed}
     assert spared == {p for p in mask if p.endswith("['bias']") or p.endswith("['scale']")}
     assert "['block_0']['attention']['out']['kernel']" in mask.keys() - spared
     assert "['classifier']['kernel']" in mask.keys() - spared
+
+
+def params_of(model):
+    return jax.eval_shape(
+        lambda: init_params(model, Topology((2, 2), (6, 6)), 8, 3, jax.random.key(0))
+    )
+
+
+# What the patterns leave without decay besides, of a two-layer ViT.
+EXCLUDED = {
+    "position": {"position"},
+    "position, cls_token": {"position", "cls_token"},
+    "block_1/mlp": {f"block_1/mlp/{fc}/{x}" for fc in ("fc1", "fc2") for x in ("kernel", "bias")},
+    "block_?/attention/out/kernel": {f"block_{i}/attention/out/kernel" for i in (0, 1)},
+    "*/scale": {"norm/scale"} | {f"block_{i}/norm{n}/scale" for i in (0, 1) for n in (1, 2)},
+}
+
+
+@pytest.mark.parametrize("patterns", EXCLUDED)
+def test_named_parameters_are_left_out_of_the_decay(patterns):
+    config = section(decay_exclude=patterns)
+    params = params_of(ViTConfig(**TINY, patch_size=4))
+    mask = optimizer.decay_mask(params, "all", optimizer.excluded(config))
+    found = jax.tree_util.tree_flatten_with_path(mask)[0]
+    spared = {"/".join(path_names(path)) for path, decays in found if not decays}
+    assert spared == EXCLUDED[patterns]
+
+
+def test_the_exclusion_reaches_the_optimizer():
+    found = updates(0.0, name="adamw", weight_decay=0.5, decay_exclude="kernel")
+    np.testing.assert_array_equal(found["kernel"], 0)
+    np.testing.assert_allclose(found["bias"], -1e-2 * 0.5 * 4, rtol=1e-5)
+
+
+def test_a_pattern_that_fits_nothing_is_told(tmp_path):
+    config = tiny.config(optimizer__decay_exclude="position,blok_0")
+    with pytest.raises(
+        UserError, match="config.optimizer.decay_exclude: 'blok_0' fits no .*block_0"
+    ):
+        tiny.train(config, tmp_path)
+
+
+@pytest.mark.parametrize("model", [ViTConfig(**TINY, patch_size=4), CCTConfig(**TINY)])
+def test_the_rate_falls_from_layer_to_layer(model):
+    scales = optimizer.layer_scales(params_of(model), 0.5)
+    wanted = {"block_0": 0.25, "block_1": 0.5}
+    wanted |= dict.fromkeys(("norm", "classifier", "pooling"), 1.0)
+    wanted |= dict.fromkeys(("embedding", "tokenizer", "cls_token", "position"), 0.125)
+    for path, scale in jax.tree_util.tree_flatten_with_path(scales)[0]:
+        assert scale == wanted[path_names(path)[0]], path
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "lion"])
+def test_the_layers_rates_scale_the_updates(name):
+    params = jax.tree.map(
+        lambda x: np.full(x.shape, 0.5, np.float32), params_of(ViTConfig(**TINY, patch_size=4))
+    )
+    found = {}
+    for decay in (1.0, 0.5):
+        tx = optimizer.make(section(name=name, layer_decay=decay), 100)
+        found[decay], _ = tx.update(params, tx.init(params), params)
+    scales = optimizer.layer_scales(params, 0.5)
+    jax.tree.map(
+        lambda plain, scaled, scale: np.testing.assert_allclose(scaled, plain * scale, rtol=1e-6),
+        found[1.0],
+        found[0.5],
+        scales,
+    )
 
 
 PARAMS = {"kernel": np.full((2, 3), 4, np.float32), "bias": np.full(3, 4, np.float32)}

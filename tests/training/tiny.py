@@ -52,6 +52,8 @@ COMPILED_IN = (
     "train.steps",
     "train.batch_size",
     "train.eval_batch_size",
+    "train.micro_batches",
+    "train.ema_decay",
     "optimizer.",
     "topology.moments",
     "topology.warmup_steps",
