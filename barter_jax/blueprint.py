@@ -16,6 +16,7 @@ from barter_jax.core.barter import Barter
 from barter_jax.core.schedule import PlannedUpdate, default_transfers, plan_updates
 from barter_jax.core.topology import UNITS, Budget, Topology, pad, spread_evenly
 from barter_jax.data import pipeline, sources
+from barter_jax.data.crops import CentreCropped
 from barter_jax.errors import UserError
 
 # Methods that never change the topology.
@@ -94,16 +95,43 @@ def data_sizes(config: config_dict.ConfigDict) -> tuple[int, int]:
 
 
 def load_data(config: config_dict.ConfigDict) -> sources.ImageDataset:
-    """The data set a config names, none of its images decoded ahead (`data.cache` does that)."""
-    return sources.load(
+    """The data set a config names, none of its images decoded ahead (`data.cache` does that).
+
+    Training images have `data.load_size` pixels, as the augmentation takes them; those to evaluate
+    on are cut to `data.image_size`.
+    """
+    dataset = sources.load(
         config.data.name,
         dir=config.data.dir or None,
-        image_size=config.data.image_size,
+        image_size=load_size(config),
         validation_fraction=config.data.validation_fraction,
         seed=config.seed,
         resize=config.data.resize,
         cache_mb=0,
     )
+    size = config.data.image_size
+    if load_size(config) == size:
+        return dataset
+    return dataclasses.replace(
+        dataset,
+        validation=CentreCropped(dataset.validation, size),
+        test=CentreCropped(dataset.test, size),
+    )
+
+
+def load_size(config: config_dict.ConfigDict) -> int:
+    """The side in pixels at which images are read.
+
+    Raises:
+      UserError: it is smaller than what the model takes.
+    """
+    size, load = config.data.image_size, config.data.load_size or config.data.image_size
+    if load < size:
+        raise UserError(
+            f"config.data.load_size={load} is smaller than config.data.image_size={size}: raise "
+            "it, or leave it out"
+        )
+    return load
 
 
 def check_data(config: config_dict.ConfigDict, dataset: sources.ImageDataset) -> None:

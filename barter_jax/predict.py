@@ -16,6 +16,7 @@ import numpy as np
 from absl import flags
 
 from barter_jax import cli
+from barter_jax.data.crops import centre
 from barter_jax.data.images import decode_image
 from barter_jax.deploy.model import CompactModel, load
 from barter_jax.errors import UserError
@@ -50,13 +51,15 @@ def predict(model: CompactModel, paths: Sequence[str], top: int) -> list[dict[st
     rows = []
     for start in range(0, len(paths), BATCH):
         batch = paths[start : start + BATCH]
-        images = [decode_image(Path(p).read_bytes(), p, model.image_size, True) for p in batch]
-        for path, probabilities in zip(batch, model(np.stack(images)), strict=True):
+        load_size = model.card.load_size or model.image_size
+        images = [decode_image(Path(p).read_bytes(), p, load_size, True) for p in batch]
+        found = model(centre(np.stack(images), model.image_size))
+        for path, probabilities in zip(batch, found, strict=True):
             order = np.argsort(-probabilities, kind="stable")[:top]
-            found = [
+            labels = [
                 {"label": model.labels[i], "probability": float(probabilities[i])} for i in order
             ]
-            rows.append({"image": path, "labels": found})
+            rows.append({"image": path, "labels": labels})
     return rows
 
 

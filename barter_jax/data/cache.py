@@ -36,7 +36,7 @@ def cache_if_fits(
             cache_mb,
         )
         return dict(sources)
-    return {name: decode_all(source, image_size) for name, source in sources.items()}
+    return {name: decode_all(source) for name, source in sources.items()}
 
 
 def cached(dataset: ImageDataset, image_size: int, cache_mb: float) -> ImageDataset:
@@ -45,16 +45,16 @@ def cached(dataset: ImageDataset, image_size: int, cache_mb: float) -> ImageData
     return dataclasses.replace(dataset, **cache_if_fits(splits, image_size, cache_mb))
 
 
-def decode_all(source: ImageSource, image_size: int) -> ArraySource:
+def decode_all(source: ImageSource) -> ArraySource:
     """Reads every image of a source, with a few threads, into one array.
 
     Args:
-        source: images of [image_size, image_size, 3].
+        source: at least one image; all of one size.
 
     Raises:
         What the source raises for its first unreadable image.
     """
-    images = np.empty((len(source), image_size, image_size, 3), np.uint8)
+    images = np.empty((len(source), *source[0]["image"].shape), np.uint8)
 
     def fill(start: int) -> None:
         for index in range(start, min(start + _CHUNK, len(source))):

@@ -46,6 +46,8 @@ class Card:
       std: likewise.
       step: optimizer steps that trained it.
       metrics: validation metrics at that step.
+      load_size: side of the square that an image file is scaled to before its centre is cut out;
+        None for `image_size`.
     """
 
     model: str
@@ -57,6 +59,7 @@ class Card:
     std: tuple[float, ...]
     step: int
     metrics: dict[str, float]
+    load_size: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "topology": self.topology.to_json(), "format": FORMAT}

@@ -48,6 +48,7 @@ def write(
         std=tuple(config.data.std),
         step=best.step,
         metrics=best.metrics,
+        load_size=config.data.load_size,
     )
     compact.save(workdir / DIRECTORY, card, params)
 

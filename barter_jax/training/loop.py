@@ -93,7 +93,7 @@ def _train(
             // config.train.micro_batches,
         }
     )
-    dataset = cached(dataset, config.data.image_size, config.data.cache_mb)
+    dataset = cached(dataset, blueprint_lib.load_size(config), config.data.cache_mb)
     with workdir.claimed(directory, config, overwrite):
         run = Run(config, directory, plan, barter, tx, placement, dataset)
         with contextlib.closing(run):

@@ -314,7 +314,7 @@ def test_progress_is_logged_during_long_decoding(monkeypatch):
     monkeypatch.setattr(cache, "_SECONDS_BETWEEN_LOGS", -1)
     logged = []
     monkeypatch.setattr(cache.log, "info", lambda text, *args: logged.append(text % args))
-    np.testing.assert_array_equal(cache.decode_all(source, 2).images, source.images)
+    np.testing.assert_array_equal(cache.decode_all(source).images, source.images)
     assert logged == [f"decoded {n} of 6 images" for n in (2, 4, 6)]
 
 
@@ -331,7 +331,7 @@ def test_the_first_unreadable_image_is_reported_whichever_thread_is_faster(monke
     monkeypatch.setattr(cache, "_CHUNK", 1)
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     with pytest.raises(UserError, match="image 0"):
-        cache.decode_all(Failing(), 4)
+        cache.decode_all(Failing())
 
 
 def test_one_class_is_not_enough(tmp_path):
