@@ -18,7 +18,7 @@ from absl import flags
 from ml_collections import config_dict
 
 from barter_jax import cli
-from barter_jax.training import loop
+from barter_jax.training import hosts, loop
 from barter_jax.training.signals import Stopped
 
 flags.declare_key_flag("config")
@@ -29,15 +29,31 @@ WORKDIR = flags.DEFINE_string(
 OVERWRITE = flags.DEFINE_bool(
     "overwrite", False, "Start afresh in a work directory that holds another run; removes it."
 )
+DISTRIBUTED = flags.DEFINE_bool(
+    "distributed",
+    False,
+    "Train in several processes, one to a host as a rule, started alike; who they are is found as "
+    "JAX finds it on TPU slices and under SLURM and Open MPI.",
+)
+COORDINATOR = flags.DEFINE_string(
+    "coordinator", None, "host:port of the first process, where --distributed cannot find it."
+)
+NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "Processes in all, with --coordinator.")
+PROCESS_ID = flags.DEFINE_integer(
+    "process_id", None, "Number of this process, from 0, with --coordinator."
+)
 
 
 def main(config: config_dict.ConfigDict) -> int:
+    given = (COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value)
+    if DISTRIBUTED.value or any(value is not None for value in given):
+        hosts.start(*given)
     directory = Path(WORKDIR.value or Path("runs") / cli.config_name())
     try:
         summary = loop.train(config, directory, OVERWRITE.value)
     except Stopped as stopped:
         return stopped.exit_code
-    if cli.JSON.value:
+    if cli.JSON.value and hosts.Hosts().first:
         cli.print_json(summary)
     return 0
 

@@ -107,6 +107,8 @@ class _LatestAndBest(preservation_policy.PreservationPolicy):
 class Checkpoints:
     """The checkpoints of one work directory. Saves run in the background.
 
+    Of several processes one alone has it.
+
     Args:
       directory: created if absent; made absolute, as orbax needs.
       keep: how many of the latest to keep; the best is kept besides.
@@ -114,10 +116,15 @@ class Checkpoints:
 
     def __init__(self, directory: Path, keep: int):
         self._directory = directory.absolute()
+        self._directory.mkdir(parents=True, exist_ok=True)
         self._policy = _LatestAndBest(keep)
         self._manager = ocp.CheckpointManager(
             self._directory,
-            options=ocp.CheckpointManagerOptions(preservation_policy=self._policy),
+            options=ocp.CheckpointManagerOptions(
+                preservation_policy=self._policy,
+                multiprocessing_options=_alone(),
+                create=False,
+            ),
         )
 
     def latest_step(self) -> int | None:
@@ -261,6 +268,16 @@ class Checkpoints:
         if document.get("checksum") != _json_checksum(content):
             raise RunError(damaged)
         return content
+
+
+def _alone() -> ocp.options.MultiprocessingOptions:
+    """orbax waits for no other process: only this one reads and writes."""
+    if jax.process_count() == 1:
+        return ocp.options.MultiprocessingOptions()
+    index = jax.process_index()
+    return ocp.options.MultiprocessingOptions(
+        primary_host=index, active_processes={index}, barrier_sync_key_prefix="barter"
+    )
 
 
 def named_leaves(tree: PyTree) -> dict[str, Any]:

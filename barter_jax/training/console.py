@@ -20,13 +20,17 @@ class Console:
       total: steps of the whole run.
       done: steps done before this process.
       terminal: whether to draw a bar; by default, whether stderr is a terminal.
+      silent: says nothing at all.
     """
 
-    def __init__(self, total: int, done: int, terminal: bool | None = None):
+    def __init__(self, total: int, done: int, terminal: bool | None = None, silent: bool = False):
         self._total = total
+        self._silent = silent
         terminal = sys.stderr.isatty() if terminal is None else terminal
         self._bar = (
-            tqdm(total=total, initial=done, unit="step", dynamic_ncols=True) if terminal else None
+            tqdm(total=total, initial=done, unit="step", dynamic_ncols=True)
+            if terminal and not silent
+            else None
         )
 
     def advance(self) -> None:
@@ -54,7 +58,7 @@ class Console:
         """A line of its own, above the bar where there is one."""
         if self._bar is not None:
             self._bar.write(text, file=sys.stderr)
-        else:
+        elif not self._silent:
             log.info("%s", text)
 
     def close(self) -> None:

@@ -14,24 +14,25 @@ PyTree = Any
 
 
 class Placement:
-    """Data parallelism over the devices of this process.
+    """Data parallelism over the devices of all processes.
 
     Args:
       batch_sizes: config field name to batch size; each must split over the devices.
-      devices: defaults to all local devices.
+      devices: defaults to all devices of all processes, which have equally many.
 
     Raises:
       UserError: a batch size does not.
     """
 
     def __init__(self, batch_sizes: dict[str, int], devices: list[jax.Device] | None = None):
-        devices = devices or jax.local_devices()
+        devices = devices or jax.devices()
         for field, size in batch_sizes.items():
             if size % len(devices):
                 raise UserError(
                     f"config.{field}={size} does not split evenly over {len(devices)} devices: "
                     f"use a multiple of {len(devices)}"
                 )
+        self.devices = len(devices)
         mesh = Mesh(np.array(devices), ("data",))
         self.everywhere = NamedSharding(mesh, PartitionSpec())
         self.split = NamedSharding(mesh, PartitionSpec("data"))
@@ -53,14 +54,17 @@ class Placement:
             lambda x: (
                 x
                 if isinstance(x, jax.Array) and x.sharding == self.everywhere
-                else jax.device_put(x, self.everywhere)
+                else _placed(x, self.everywhere)
             ),
             tree,
         )
 
     def shard(self, batch: PyTree) -> PyTree:
-        """The batch, its leading axis split over the devices."""
-        return jax.device_put(batch, self.split)
+        """The batch, its leading axis split over the devices.
+
+        Of several processes each gives its own part of the batch, in their order.
+        """
+        return jax.tree.map(lambda x: _placed(x, self.split), batch)
 
     def abstract_state(self, tree: PyTree) -> PyTree:
         """Shape structs of a replicated tree."""
@@ -71,3 +75,12 @@ class Placement:
     def abstract_batch(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
         """Shape struct of a split batch."""
         return jax.ShapeDtypeStruct(shape, dtype, sharding=self.split)
+
+
+def _placed(x: Any, sharding: NamedSharding) -> jax.Array:
+    if jax.process_count() == 1:
+        return jax.device_put(x, sharding)
+    if jax.dtypes.issubdtype(getattr(x, "dtype", np.float32), jax.dtypes.prng_key):
+        data = _placed(np.asarray(jax.random.key_data(x)), sharding)
+        return jax.jit(jax.random.wrap_key_data, out_shardings=sharding)(data)
+    return jax.make_array_from_process_local_data(sharding, np.asarray(x))

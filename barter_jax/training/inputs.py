@@ -41,6 +41,8 @@ class Inputs:
             dataset.train,
             batch_size=config.train.batch_size,
             seed=config.seed,
+            process_index=jax.process_index(),
+            process_count=jax.process_count(),
             num_threads=config.data.threads,
             prefetch=2 * config.data.threads,
         )
@@ -67,7 +69,7 @@ class Inputs:
     def validation(self) -> Iterator[tuple[jax.Array, jax.Array, jax.Array]]:
         """The validation split, once: normalised images, labels and mask, batch by batch."""
         for batch in pipeline.eval_batches(self._validation, self._eval_batch_size):
-            placed = self._placement.shard(batch)
+            placed = self._placement.shard(_own_part(batch))
             yield self._prepare_eval(placed["image"]), placed["label"], placed["mask"]
 
     def get_state(self) -> dict[str, Any]:
@@ -80,3 +82,9 @@ class Inputs:
     def close(self) -> None:
         """Stops the reading threads."""
         self._batches.close()
+
+
+def _own_part(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What of a whole batch is this process's to place."""
+    index, count = jax.process_index(), jax.process_count()
+    return {name: np.split(value, count)[index] for name, value in batch.items()}

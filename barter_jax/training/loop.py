@@ -35,6 +35,7 @@ from barter_jax.training.compiled import compile_entry
 from barter_jax.training.console import Console, counts
 from barter_jax.training.distributed import Placement
 from barter_jax.training.executables import Entry
+from barter_jax.training.hosts import Hosts
 from barter_jax.training.inputs import Inputs
 from barter_jax.training.shapes import Shapes
 from barter_jax.training.signals import Stopped, stop_signals
@@ -64,19 +65,33 @@ def train(config: config_dict.ConfigDict, directory: Path, overwrite: bool) -> d
       RunError: training diverged, or a checkpoint is damaged.
       Stopped: on SIGINT or SIGTERM, after saving.
     """
-    workdir.check(directory, config, overwrite)
-    # A finished run whose model was removed goes on to its end, where the model is made again.
-    if (directory / SUMMARY).exists() and (directory / best_model.DIRECTORY).exists():
-        if not overwrite:
-            return _finished(directory / SUMMARY)
+    hosts = Hosts()
+    hosts.agree("config", workdir.as_json(config))
+    finished = hosts.from_first(lambda: _check(directory, config, overwrite))
+    if finished is not None:
+        return finished
     cache = config.compile_cache
     compile_cache.set_up(cache.enabled, cache.dir, cache.max_mb)
     with stop_signals() as stop:
-        return _train(config, directory, overwrite, stop)
+        return _train(config, directory, overwrite, hosts, stop)
+
+
+def _check(
+    directory: Path, config: config_dict.ConfigDict, overwrite: bool
+) -> dict[str, Any] | None:
+    """Raises for a work directory that cannot be used; the summary of a run that is done."""
+    workdir.check(directory, config, overwrite)
+    # A finished run whose model was removed goes on to its end, where the model is made again.
+    finished = (directory / SUMMARY).exists() and (directory / best_model.DIRECTORY).exists()
+    return _finished(directory / SUMMARY) if finished and not overwrite else None
 
 
 def _train(
-    config: config_dict.ConfigDict, directory: Path, overwrite: bool, stop: list[int]
+    config: config_dict.ConfigDict,
+    directory: Path,
+    overwrite: bool,
+    hosts: Hosts,
+    stop: list[int],
 ) -> dict[str, Any]:
     dataset = blueprint_lib.load_data(config)
     blueprint_lib.check_data(config, dataset)
@@ -94,10 +109,12 @@ def _train(
         }
     )
     dataset = cached(dataset, blueprint_lib.load_size(config), config.data.cache_mb)
-    with workdir.claimed(directory, config, overwrite):
-        run = Run(config, directory, plan, barter, tx, placement, dataset)
-        with contextlib.closing(run):
-            return run.run(stop)
+    with contextlib.ExitStack() as stack:
+        claim = workdir.claimed(directory, config, overwrite)
+        hosts.from_first(lambda: stack.enter_context(claim))
+        run = Run(config, directory, plan, barter, tx, placement, dataset, hosts)
+        stack.enter_context(contextlib.closing(run))
+        return run.run(stop)
 
 
 def _finished(file: Path) -> dict[str, Any]:
@@ -111,9 +128,10 @@ def _finished(file: Path) -> dict[str, Any]:
 
 
 class Run:
-    """One run in one process: device state, host bookkeeping and what it writes."""
+    """One run: device state, host bookkeeping, and what the first process writes."""
 
-    def __init__(self, config, directory, plan, barter, tx, placement, dataset):
+    def __init__(self, config, directory, plan, barter, tx, placement, dataset, hosts):
+        self.hosts = hosts
         self.config, self.directory, self.plan = config, directory, plan
         self.barter, self.tx, self.placement, self.dataset = barter, tx, placement, dataset
         self.shapes = Shapes(
@@ -135,21 +153,26 @@ class Run:
         root = jax.random.key(config.seed)
         self.train_key = placement.replicate(jax.random.fold_in(root, 1))
         self.inputs = Inputs(config, dataset, placement, jax.random.fold_in(root, 2))
-        self.checkpoints = Checkpoints(directory / "checkpoints", config.checkpoint.keep)
+        self.checkpoints = None
+        if hosts.first:
+            self.checkpoints = Checkpoints(directory / "checkpoints", config.checkpoint.keep)
         self._start_or_resume()
         resumed_at = self.step
         self.metrics = JsonLines(
             directory / "metrics.jsonl",
             lambda row: row["step"] <= resumed_at and row["split"] != "test",
+            enabled=hosts.first,
         )
         # The update of the step resumed at is made, and written, again.
         self.topology_log = JsonLines(
-            directory / "topology.jsonl", lambda row: row["step"] < resumed_at
+            directory / "topology.jsonl",
+            lambda row: row["step"] < resumed_at,
+            enabled=hosts.first,
         )
         self.tensorboard = TensorBoard(
-            directory / "tensorboard", config.log.tensorboard, resumed_at + 1
+            directory / "tensorboard", config.log.tensorboard and hosts.first, resumed_at + 1
         )
-        self.console = Console(plan.total_steps, resumed_at)
+        self.console = Console(plan.total_steps, resumed_at, silent=not hosts.first)
         self._resumed_at = resumed_at
         spent = self.clock.seconds()
         self._step_seconds = spent["step"]
@@ -158,8 +181,8 @@ class Run:
         self._logged_at, self._logged_steps = self._step_seconds, resumed_at
 
     def _start_or_resume(self) -> None:
-        latest = self.checkpoints.latest_step()
-        if latest is None:
+        stored = self.hosts.from_first(self._read_latest)
+        if stored is None:
             state, self.progress = state_lib.initial(
                 self.plan, self.barter, self.tx, self.config.seed
             )
@@ -168,7 +191,7 @@ class Run:
             self.window = Window({})
             seconds: dict[str, float] = {}
         else:
-            books = self.checkpoints.read_bookkeeping(latest)
+            books = Bookkeeping.from_json(stored)
             self.step, self.updates = books.step, books.updates
             self.progress = self.barter.resume(books.progress)
             self.best, self.latest = books.best, books.latest
@@ -176,7 +199,7 @@ class Run:
             seconds = books.seconds
             topology = self.progress.topology
             state = state_lib.repad(
-                self.checkpoints.restore(latest, state_lib.abstract(self.plan, self.tx, topology)),
+                self._restore(self.step, topology),
                 self.barter,
                 self.tx,
                 topology,
@@ -186,14 +209,32 @@ class Run:
         self.state = self.placement.replicate(state)
         self.clock = Clock(seconds)
 
+    def _read_latest(self) -> dict[str, Any] | None:
+        """The bookkeeping of the newest checkpoint as JSON, if there is one."""
+        latest = self.checkpoints.latest_step()
+        return None if latest is None else self.checkpoints.read_bookkeeping(latest).to_json()
+
+    def _restore(self, step: int, topology: Topology) -> TrainState:
+        """The unpadded state of a checkpoint, in every process."""
+        template = state_lib.abstract(self.plan, self.tx, topology)
+        state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), template)
+
+        def read() -> None:
+            nonlocal state
+            state = self.checkpoints.restore(step, template)
+
+        self.hosts.from_first(read)
+        return self.hosts.tree_from_first(state)
+
     # --- the loop --------------------------------------------------------------------------
 
     def run(self, stop: list[int]) -> dict[str, Any]:
         """Trains to the end; returns the summary."""
         total = self.plan.total_steps
         self._greet()
-        if stop and self.step < total:
-            raise Stopped(stop[0])  # nothing has been done that is not saved
+        number = self._stopped_by(stop)
+        if number and self.step < total:
+            raise Stopped(number)  # nothing has been done that is not saved
         if self.step < total:
             entry, _ = self._compiled()
         while self.step < total:
@@ -207,7 +248,8 @@ class Run:
             self.window.append(values)
             self.console.advance()
             last = self.step == total
-            stopping = bool(stop)  # looked at once: a signal may come between two looks
+            number = self._stopped_by(stop)  # once: a signal may come between two looks
+            stopping = bool(number)
             improved = False
             if self.step % self.config.log.every_steps == 0 or last:
                 self.log_training()
@@ -216,9 +258,9 @@ class Run:
             if self.step % self.plan.checkpoint_every_steps == 0 or improved or last or stopping:
                 self.checkpoint()
             if stopping and not last:
-                self.checkpoints.wait()
+                self._wait_for_saves()
                 self.console.say(f"saved at step {self.step}; the same command goes on from here")
-                raise Stopped(stop[0])
+                raise Stopped(number)
             if self.step in self.shapes.looks:
                 self.look_ahead(self.shapes.looks[self.step])
             self.shapes.collect(self.progress.physical)
@@ -229,9 +271,27 @@ class Run:
         self.console.close()
         self.shapes.close()
         self.inputs.close()
-        self.checkpoints.close()
+        if self.checkpoints:
+            self.checkpoints.close()
         for writer in (self.metrics, self.topology_log, self.tensorboard):
             writer.close()
+
+    def _stopped_by(self, stop: list[int]) -> int:
+        """The signal that asks to stop after this step, or 0; the same in every process.
+
+        Several processes ask each other at the steps of the log only, since all wait for it.
+        """
+        number = stop[0] if stop else 0
+        if self.hosts.count == 1:
+            return number
+        if self.step % self.config.log.every_steps:
+            return 0
+        jax.block_until_ready(self.state)
+        return self.hosts.largest(number)
+
+    def _wait_for_saves(self) -> None:
+        """Waits until what has been saved is there, in every process."""
+        self.hosts.from_first(lambda: self.checkpoints.wait())
 
     def _greet(self) -> None:
         parameters = accounting.parameters(self.plan.dims, self.progress.topology)
@@ -244,7 +304,8 @@ class Run:
             f"{len(self.dataset.train):,} training, {len(self.dataset.validation):,} validation "
             f"and {len(self.dataset.test):,} test images, {len(self.dataset.class_names)} classes; "
             f"{self.plan.total_steps:,} steps, {len(self.plan.schedule)} topology updates; "
-            f"on {jax.devices()[0].platform} x{jax.local_device_count()}"
+            f"on {jax.devices()[0].platform} x{self.placement.devices}"
+            f"{f' in {self.hosts.count} processes' if self.hosts.count > 1 else ''}"
         )
         for unit in self.plan.stuck_units():
             self.console.say(f"no {unit} can move: no layer has room for more, or there is but one")
@@ -306,6 +367,7 @@ class Run:
                 self.updates += 1
             self.progress = decision.after
         entry, ready = self._compiled()
+        self.hosts.agree("topology", self.progress.to_json())
         after = self.clock.seconds()
         compile_seconds = after["compile"] - before["compile"]
         stall = compile_seconds + after["update"] - before["update"]
@@ -398,6 +460,8 @@ class Run:
             for name, leaf in named_leaves(state).items():
                 if not np.all(np.isfinite(leaf)):
                     raise diverged(self.step, f"{name} is not finite")
+        if not self.checkpoints:
+            return
         self.checkpoints.save(
             state,
             Bookkeeping(
@@ -414,6 +478,8 @@ class Run:
         )
 
     def _write_model(self, params: Any, topology: Topology) -> None:
+        if not self.hosts.first:
+            return
         labels = self.dataset.class_names
         best_model.write(
             self.directory, self.config, self.plan, labels, self.best, topology, params
@@ -421,6 +487,9 @@ class Run:
 
     def finish(self) -> dict[str, Any]:
         """Measures the best model on the test split, from its file, and writes the summary."""
+        return self.hosts.from_first(self._finish)
+
+    def _finish(self) -> dict[str, Any]:
         self.checkpoints.wait()
         if not best_model.is_there(self.directory, self.best):
             books = self.checkpoints.read_bookkeeping(self.best.step)

@@ -16,20 +16,26 @@ class JsonLines:
       path: appended to if it exists.
       keep: which rows of an existing file stay. The others are dropped first (a resumed run
         writes them again), and so is a last line that was cut off.
+      enabled: off neither reads nor writes.
     """
 
-    def __init__(self, path: Path, keep: Callable[[dict[str, Any]], bool]):
+    def __init__(self, path: Path, keep: Callable[[dict[str, Any]], bool], enabled: bool = True):
         self.path = path
+        self._file = None
+        if not enabled:
+            return
         if path.exists():
             kept = [line for line in path.read_text().splitlines() if _stays(line, keep)]
             write_atomically(path, "".join(line + "\n" for line in kept))
         self._file = path.open("a", buffering=1)
 
     def write(self, row: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(row) + "\n")
+        if self._file:
+            self._file.write(json.dumps(row) + "\n")
 
     def close(self) -> None:
-        self._file.close()
+        if self._file:
+            self._file.close()
 
 
 def _stays(line: str, keep: Callable[[dict[str, Any]], bool]) -> bool:
