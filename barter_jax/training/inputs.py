@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,9 @@ from ml_collections import config_dict
 from barter_jax.data import augment, pipeline
 from barter_jax.data.sources import ImageDataset
 from barter_jax.training.distributed import Placement
+
+# Batches that are placed before they are asked for: one is copied while another is computed on.
+_AHEAD = 1
 
 
 class Inputs:
@@ -47,6 +51,7 @@ class Inputs:
             prefetch=2 * config.data.threads,
         )
         settings = augment.from_config(config, len(dataset.class_names))
+        self._ahead: collections.deque[tuple[dict[str, Any], Any]] = collections.deque()
         self._prepare_train = jax.jit(
             lambda key, step, images, labels: augment.prepare_train(
                 jax.random.fold_in(key, step), images, labels, settings
@@ -59,8 +64,14 @@ class Inputs:
         )
 
     def next(self) -> dict[str, jax.Array]:
-        """The next raw batch: `image` uint8 `[b, h, w, 3]` and `label` int32 `[b]`."""
-        return self._placement.shard(next(self._batches))
+        """The next raw batch: `image` uint8 `[b, h, w, 3]` and `label` int32 `[b]`.
+
+        The one after it is on its way to the devices by then.
+        """
+        while len(self._ahead) <= _AHEAD:
+            position = self._batches.get_state()
+            self._ahead.append((position, self._placement.shard(next(self._batches))))
+        return self._ahead.popleft()[1]
 
     def prepare(self, step: int, batch: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
         """Augments a raw batch: normalised images and soft targets, both float32."""
@@ -73,10 +84,11 @@ class Inputs:
             yield self._prepare_eval(placed["image"]), placed["label"], placed["mask"]
 
     def get_state(self) -> dict[str, Any]:
-        """The position in the training data, as JSON."""
-        return self._batches.get_state()
+        """The position in the training data, as JSON: that of the batch `next` would give."""
+        return self._ahead[0][0] if self._ahead else self._batches.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
+        self._ahead.clear()
         self._batches.set_state(state)
 
     def close(self) -> None:

@@ -517,6 +517,7 @@ class Run:
         for unit, planned in summary["planned"].items():
             if summary["moved"][unit] < planned:
                 self.console.say(f"moved {summary['moved'][unit]} of the {planned} planned {unit}")
+        self.console.say(f"waited for data {summary['data_wait']:.1%} of the training time")
         compiled = summary["compiled"]
         if compiled["cache_hits"] or compiled["cache_misses"]:
             self.console.say(

@@ -77,6 +77,9 @@ def summary(
         "moved": {unit: progress.moved.of(unit) for unit in UNITS},
         "planned": {unit: plan.transfers.of(unit) for unit in UNITS},
         "compiled": dict(compiled),
+        # At most so much of the training time the devices had nothing to do for want of data: they
+        # may still have been busy with earlier steps.
+        "data_wait": round(seconds["data"] / max(seconds["data"] + seconds["step"], 1e-9), 5),
         "seconds": {
             **{kind: round(value, 3) for kind, value in seconds.items()},
             "total": round(sum(seconds.values()), 3),

@@ -107,7 +107,7 @@ def outcome(c, directory) -> dict[str, Any]:
             for row in rows(directory, "topology.jsonl")
         ],
         "model": (directory / "model" / "model.safetensors").read_bytes(),
-        "summary": without(summary, "seconds", "compiled"),
+        "summary": without(summary, "seconds", "compiled", "data_wait"),
     }
 
 
