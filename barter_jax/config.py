@@ -49,8 +49,12 @@ def default_config(model: str = "vit") -> config_dict.ConfigDict:
     c.method = "barter"
 
     c.data = config_dict.ConfigDict()
-    c.data.name = "digits"  # digits, or folder with data.dir
-    c.data.dir = ""  # a directory or a zip, for the sources that need one
+    # digits; folder with data.dir; cifar10, cifar100, tiny_imagenet, imagenet; or any image
+    # classification set of TensorFlow Datasets as tfds/NAME.
+    c.data.name = "digits"
+    # A directory or a zip. For the sets of TensorFlow Datasets, where it keeps them, by default
+    # ~/tensorflow_datasets; tiny_imagenet takes its archive as well.
+    c.data.dir = ""
     c.data.image_size = 32  # what the model sees
     # Images are read at this size, and the crop to image_size is the augmentation's.
     c.data.load_size = config_dict.placeholder(int)  # default: image_size

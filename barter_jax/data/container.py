@@ -60,6 +60,10 @@ class Zip:
         self._path = path
         self._local = threading.local()
 
+    def __reduce__(self):
+        # Handles stay where they are; a process that gets the archive opens its own.
+        return Zip, (self._path,)
+
     def entries(self) -> tuple[list[str], list[str]]:
         files: set[str] = set()
         folders: set[str] = set()

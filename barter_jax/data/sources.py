@@ -2,10 +2,11 @@
 
 import dataclasses
 import difflib
+import functools
 import os
 from collections.abc import Callable
 
-from barter_jax.data import digits, folder
+from barter_jax.data import digits, folder, tfds_prepare, tfds_source, tiny_imagenet
 from barter_jax.data.dataset import ImageDataset, ImageSource
 from barter_jax.errors import UserError
 
@@ -20,10 +21,22 @@ class Loader:
     class_names: Callable[[str | os.PathLike[str] | None], tuple[str, ...]]
 
 
+def _tfds(name: str) -> Loader:
+    return Loader(
+        functools.partial(tfds_source.load, name),
+        functools.partial(tfds_source.class_names, name),
+    )
+
+
 SOURCES: dict[str, Loader] = {
     "digits": Loader(digits.load, digits.class_names),
     "folder": Loader(folder.load, folder.class_names),
+    "cifar10": _tfds("cifar10"),
+    "cifar100": _tfds("cifar100"),
+    "imagenet": _tfds("imagenet2012"),
+    "tiny_imagenet": Loader(tiny_imagenet.load, tiny_imagenet.class_names),
 }
+TFDS_PREFIX = "tfds/"
 
 
 def load(
@@ -39,8 +52,10 @@ def load(
     """Loads a data set.
 
     Args:
-        name: a key of `SOURCES`.
-        dir: where the images are, for the sources that need it.
+        name: a key of `SOURCES`, or `tfds/<name>[/<config>][:<version>]` for an image
+            classification set of TensorFlow Datasets.
+        dir: where the images are, for the sources that need it; for those of TensorFlow Datasets
+            what it calls data_dir.
         image_size: height and width of every image.
         validation_fraction: the part of the training images to hold out, in (0, 1); unused where
             the data set has a validation split of its own.
@@ -76,8 +91,16 @@ def class_names(name: str, dir: str | os.PathLike[str] | None = None) -> tuple[s
 
 
 def _find(name: str) -> Loader:
-    if name not in SOURCES:
+    if name in SOURCES:
+        return SOURCES[name]
+    if name.startswith(TFDS_PREFIX):
+        return _tfds(name.removeprefix(TFDS_PREFIX))
+    if name.partition("/")[0].partition(":")[0] in tfds_prepare.builder_names():
+        nearest = [TFDS_PREFIX + name]
+    else:
         nearest = difflib.get_close_matches(name, SOURCES, n=1, cutoff=0.4)
-        hint = f" (did you mean {nearest[0]}?)" if nearest else ""
-        raise UserError(f"data.name={name} is unknown{hint}: choose one of {', '.join(SOURCES)}")
-    return SOURCES[name]
+    hint = f" (did you mean {nearest[0]}?)" if nearest else ""
+    raise UserError(
+        f"data.name={name} is unknown{hint}: choose one of {', '.join(SOURCES)}, or "
+        f"{TFDS_PREFIX}<name> for an image classification set of TensorFlow Datasets"
+    )

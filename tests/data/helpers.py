@@ -2,6 +2,9 @@
 
 import io
 import pathlib
+import socket
+import sys
+import tarfile
 import zipfile
 
 import numpy as np
@@ -50,3 +53,54 @@ def numbered(count: int) -> ArraySource:
     values = np.arange(count, dtype=np.int32)
     pixels = np.stack([values % 251, values // 251, values % 7], -1).astype(np.uint8)
     return ArraySource(np.broadcast_to(pixels[:, None, None], (count, 2, 2, 3)), values)
+
+
+def tiny_imagenet(root: str = "tiny-imagenet-200/") -> dict[str, bytes]:
+    """Three classes, the ids in no order, of four training and two validation images of 8x8 pixels.
+
+    One image of each split is greyscale.
+    """
+    wnids = ("n30", "n10", "n20")
+    files = {
+        "wnids.txt": "\n".join(wnids).encode(),
+        "words.txt": b"n00\tentity\nn10\tcrane, hoist\nn20\tcrane\nn30\tred fox, Vulpes vulpes\n",
+        "test/images/test_0.JPEG": encode(noise(99, 8), "JPEG"),
+    }
+    lines = []
+    for label, wnid in enumerate(wnids):
+        files[f"train/{wnid}/{wnid}_boxes.txt"] = b""
+        for i in range(4):
+            image = noise(10 * label + i, 8)
+            files[f"train/{wnid}/images/{wnid}_{i}.JPEG"] = encode(
+                image[..., 0] if label == i == 1 else image, "JPEG"
+            )
+        for i in range(2):
+            name = f"val_{2 * i + 3 * label}.JPEG"
+            image = noise(100 + 10 * label + i, 8)
+            files[f"val/images/{name}"] = encode(image[..., 0] if label == i else image, "JPEG")
+            lines.append(f"{name}\t{wnid}\t0\t1\t7\t7")
+    files["val/val_annotations.txt"] = "\n".join(lines).encode() + b"\n"
+    return {root + name: content for name, content in files.items()}
+
+
+def write_tar(path: pathlib.Path, files: dict[str, bytes], mode: str = "w") -> pathlib.Path:
+    with tarfile.open(path, mode) as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+def without_network(monkeypatch) -> list[tuple]:
+    """Forbids `import tensorflow` and connections; returns the connections that were tried."""
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    tried: list[tuple] = []
+
+    def refuse(*arguments, **options):
+        tried.append(arguments)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    return tried

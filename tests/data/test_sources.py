@@ -7,8 +7,10 @@ import sys
 import numpy as np
 import pytest
 
-from barter_jax.data import digits, sources
+from barter_jax.data import digits, sources, tfds_prepare
 from barter_jax.errors import UserError
+
+from .helpers import without_network
 
 
 def load(**changes):
@@ -109,6 +111,35 @@ def test_unknown_name():
         sources.class_names("zzz")
 
 
+def test_a_name_of_tensorflow_datasets_is_recognised(monkeypatch):
+    tried = without_network(monkeypatch)
+    for name in ("cars196", "mnist", "eurosat/rgb", "mnist:3.0.1"):
+        message = rf"data\.name={name} is unknown \(did you mean tfds/{name}\?\): choose one of "
+        with pytest.raises(UserError, match=message):
+            sources.class_names(name)
+    message = r"\(did you mean tiny_imagenet\?\).*cifar10, .*, or tfds/<name> for an image classif"
+    with pytest.raises(UserError, match=message):
+        sources.class_names("tiny-imagenet")
+    assert tried == []
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("cifar10", "cifar10"),
+        ("cifar100", "cifar100"),
+        ("imagenet", "imagenet2012"),
+        ("tfds/eurosat/rgb:2.0.0", "eurosat/rgb:2.0.0"),
+    ],
+)
+def test_names_that_tensorflow_datasets_loads(monkeypatch, name, wanted):
+    calls = []
+    monkeypatch.setattr(tfds_prepare, "open_builder", lambda *arguments: calls.append(arguments))
+    with pytest.raises(AttributeError):  # There is no builder.
+        sources.class_names(name, "place")
+    assert calls == [(wanted, "place")]
+
+
 def test_a_source_can_join(monkeypatch):
     loader = sources.Loader(lambda **options: options, lambda dir: (dir,))
     monkeypatch.setitem(sources.SOURCES, "mine", loader)
@@ -118,11 +149,11 @@ def test_a_source_can_join(monkeypatch):
     assert sources.class_names("mine", "y") == ("y",)
 
 
-def test_neither_tensorflow_nor_scikit_learn_is_imported():
+def test_what_is_not_needed_is_not_imported():
     code = (
         "import sys; from barter_jax.data import augment, pipeline, sources\n"
         "sources.load('digits', dir=None, image_size=8, validation_fraction=.1, seed=0,"
         " resize=False, cache_mb=1)\n"
-        "assert not {'tensorflow', 'sklearn'} & set(sys.modules)"
+        "assert not {'tensorflow', 'tensorflow_datasets', 'sklearn'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

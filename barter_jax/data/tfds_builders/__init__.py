@@ -1,0 +1,1 @@
+"""Builders of data sets that are not in the catalogue of TensorFlow Datasets."""
