@@ -10,6 +10,7 @@ import dataclasses
 from ml_collections import config_dict
 
 from barter_jax import models
+from barter_jax.config import MASKED_METHODS
 from barter_jax.core import accounting, shapes
 from barter_jax.core.accounting import Dimensions
 from barter_jax.core.barter import Barter
@@ -20,7 +21,9 @@ from barter_jax.data.crops import CentreCropped
 from barter_jax.errors import UserError
 
 # Methods that never change the topology.
-FIXED = ("static", "dense")
+FIXED = ("static", "dense", *MASKED_METHODS)
+# Methods that train tensors of full size.
+FULL_SIZE = ("dense", *MASKED_METHODS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +167,7 @@ def make(config: config_dict.ConfigDict, num_classes: int, num_train: int) -> Bl
     image_size = config.data.image_size
     model.check(image_size)
     dims = model.dimensions(image_size, num_classes)
-    initial = _initial_topology(config, dims)
+    initial = _initial_topology(config, dims, config.method)
     caps = _caps(config, dims, initial)
     transfers = _transfers(config, initial.budget)
     steps_per_epoch = pipeline.steps_per_epoch(
@@ -186,6 +189,9 @@ def make(config: config_dict.ConfigDict, num_classes: int, num_train: int) -> Bl
             f"less than one batch of {config.train.batch_size}: raise it"
         )
     total_steps = config.train.steps or config.train.epochs * steps_per_epoch
+    if config.train.match_flops_of:
+        other = _initial_topology(config, dims, config.train.match_flops_of)
+        total_steps = matching_steps(total_steps, dims, initial, other)
     every = config.train.eval_every_steps or steps_per_epoch
     schedule = plan_updates(
         total_steps,
@@ -252,8 +258,21 @@ def model_config(config: config_dict.ConfigDict) -> models.TransformerConfig:
     return models.MODELS[fields.pop("name")](**fields)
 
 
-def _initial_topology(config: config_dict.ConfigDict, dims: Dimensions) -> Topology:
-    if config.method == "dense":
+def matching_steps(steps: int, dims: Dimensions, own: Topology, other: Topology) -> int:
+    """Steps at one topology that take the training FLOPs of `steps` steps at another.
+
+    In the paper's counting of fine-tuning, without the gradient with respect to the image. Updates
+    keep the budgets, and so very nearly the FLOPs, of the topology that a run starts with.
+    """
+    own_flops, other_flops = (
+        accounting.training_flops(dims, topology, gradient_of_image=False)
+        for topology in (own, other)
+    )
+    return max(round(steps * other_flops / own_flops), 1)
+
+
+def _initial_topology(config: config_dict.ConfigDict, dims: Dimensions, method: str) -> Topology:
+    if method in FULL_SIZE:
         return dims.dense
     budget = accounting.compact_budget(dims, config.density)
     need = dims.layers * config.topology.min_units

@@ -18,9 +18,11 @@ from barter_jax.core import policy, scores
 from barter_jax.errors import UserError
 from barter_jax.models import MODELS
 
-METHODS = ("barter", "static", "random_receiver", "random_donor", "random_pair", "dense")
-# Methods of the comparison that other modules will bring.
-PLANNED_METHODS = ("set", "snfs", "rigl", "srigl", "s2vite")
+# Small tensors from the first step on.
+COMPACT_METHODS = ("barter", "static", "random_receiver", "random_donor", "random_pair")
+# Full-size tensors under a mask.
+MASKED_METHODS = ("set", "snfs", "rigl", "srigl", "s2vite")
+METHODS = (*COMPACT_METHODS, "dense", *MASKED_METHODS)
 OPTIMIZERS = ("adamw", "sgd", "lion")
 # Known so that the reason can be told: its state cannot follow a change of topology.
 REFUSED_OPTIMIZERS = ("adafactor",)
@@ -45,7 +47,8 @@ def default_config(model: str = "vit") -> config_dict.ConfigDict:
     c.seed = 0
     # Share of the Transformer weights an unstructured masked model of equal size would keep.
     c.density = 0.3
-    # barter, static, random_receiver, random_donor, random_pair or dense.
+    # barter; static (compact, no updates); random_receiver, random_donor, random_pair (ablations);
+    # dense; or of the masked ones set, snfs, rigl, srigl, s2vite.
     c.method = "barter"
 
     c.data = config_dict.ConfigDict()
@@ -109,6 +112,9 @@ def default_config(model: str = "vit") -> config_dict.ConfigDict:
     c.train.epochs = 30
     c.train.steps = config_dict.placeholder(int)  # wins over epochs
     c.train.batch_size = 64
+    # A method: train for as many steps as give the training FLOPs that it would take by the fields
+    # above. Empty: for as many steps as they say.
+    c.train.match_flops_of = ""
     c.train.passes_per_epoch = 1.0  # passes over the training images that count as one epoch
     c.train.eval_every_steps = config_dict.placeholder(int)  # default: once an epoch
     c.train.eval_batch_size = 256
@@ -212,7 +218,7 @@ def unknown_key_message(key: str, known: list[str]) -> str:
 
 
 def _choice(*values: str) -> tuple[Callable[[Any], bool], str]:
-    return (lambda v: v in values), "one of " + ", ".join(values)
+    return (lambda v: v in values), "one of " + ", ".join(v or "'' (none)" for v in values)
 
 
 _POSITIVE_INT = (lambda v: v >= 1, "at least 1")
@@ -269,6 +275,7 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "train.epochs": _POSITIVE_INT,
     "train.steps": _POSITIVE_INT,
     "train.batch_size": _POSITIVE_INT,
+    "train.match_flops_of": _choice("", *METHODS),
     "train.passes_per_epoch": _POSITIVE,
     "train.eval_every_steps": _POSITIVE_INT,
     "train.eval_batch_size": _POSITIVE_INT,
@@ -284,6 +291,10 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "optimizer.warmup_fraction": _BELOW_ONE,
     "optimizer.weight_decay": _NOT_NEGATIVE,
     "optimizer.decay_mask": _choice("all", "kernels"),
+    "optimizer.decay_exclude": (
+        lambda v: not v or all(part.strip() for part in v.split(",")),
+        "names of parameters with commas between them",
+    ),
     "optimizer.layer_decay": (lambda v: 0 < v <= 1, "above 0 and at most 1"),
     "optimizer.clip_norm": _NOT_NEGATIVE,
     "optimizer.beta1": _BELOW_ONE,
@@ -343,11 +354,6 @@ def validate(config: config_dict.ConfigDict) -> None:
     for key, default in defaults.items():
         if isinstance(default, tuple):
             _check_tuple(key, values[key], default)
-    if values["method"] in PLANNED_METHODS:
-        raise UserError(
-            f"config.method={values['method']} is not available in this version: "
-            f"use one of {', '.join(METHODS)}"
-        )
     for key, (fine, text) in RANGES.items():
         value = values[key]
         if value is not None and not fine(value):

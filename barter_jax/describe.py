@@ -60,13 +60,14 @@ def render(doc: dict[str, Any]) -> str:
     """The document as text for a person."""
     dense = doc["dense"]
     share = doc["parameters"] / dense["parameters"]
+    epochs = doc["steps"] / doc["steps_per_epoch"]
     gflops, dense_gflops = doc["training_gflops_per_image"], dense["training_gflops_per_image"]
     lines = [
         f"{doc['model']}, method {doc['method']}, density {doc['density']:g}",
         f"  parameters       {doc['parameters']:>12,}   {share:.1%} of {dense['parameters']:,}",
         f"  GFLOPs per image {gflops:>12.4f}   {dense_gflops / gflops:.2f}x less than "
         f"{dense_gflops:.4f} (forward and backward)",
-        f"  steps            {doc['steps']:>12,}   {doc['steps_per_epoch']} an epoch",
+        f"  steps            {doc['steps']:>12,}   {doc['steps_per_epoch']} an epoch, {epochs:,.2f} epochs",
         f"  padded shapes    {doc['shapes_at_most']:>12}   at most",
         "",
         "             budget   to move   per layer at the start (in tensors)",

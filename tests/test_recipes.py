@@ -48,6 +48,7 @@ def test_each_config_is_valid(name):
         ("configs/paper/vit_tiny_imagenet.py", 100, 1054, 2_761_928),
         # timm's vit_small_patch16_224.
         ("configs/vit_small_imagenet.py", 300, 1238, 22_050_664),
+        ("configs/paper/vit_finetune_cifar100.py", 100, 527, 2_742_628),
     ],
 )
 def test_the_recipes_have_the_known_lengths_and_sizes(name, epochs, per_epoch, dense):
@@ -59,3 +60,25 @@ def test_the_recipes_have_the_known_lengths_and_sizes(name, epochs, per_epoch, d
 
 def test_three_passes_over_cifar_make_the_papers_epoch():
     assert pipeline.steps_per_epoch(45_000, 256, 3.0) == 527
+
+
+@pytest.mark.parametrize(("density", "epochs"), [(0.1, 906.17), (0.3, 324.28), (1.0, 100.0)])
+@pytest.mark.parametrize("method", ["dense", "rigl"])
+def test_fine_tuning_at_the_compute_of_a_full_size_method(density, epochs, method):
+    """The epochs of method.md's compute-matched runs."""
+    config = load("configs/paper/vit_finetune_cifar100.py")
+    config.density = density
+    config.train.match_flops_of = method
+    plan = blueprint_lib.make(config, 100, 45_000)
+    assert round(plan.total_steps / 527, 2) == pytest.approx(
+        epochs, abs=0.011 if density == 1 else 0
+    )
+
+
+def test_matching_a_method_of_the_same_cost_changes_nothing():
+    config = load("configs/paper/vit_finetune_cifar100.py")
+    config.train.match_flops_of = "static"
+    assert blueprint_lib.make(config, 100, 45_000).total_steps == 100 * 527
+    config.method = "rigl"
+    # A full-size method at a compact one's compute has fewer steps.
+    assert blueprint_lib.make(config, 100, 45_000).total_steps == 16_251  # / 3.2428
