@@ -69,7 +69,8 @@ def decode_all(source: ImageSource) -> ArraySource:
             done.result()
             if time.monotonic() - logged > _SECONDS_BETWEEN_LOGS:
                 logged = time.monotonic()
-                log.info("decoded %d of %d images", start + _CHUNK, len(source))
+                done_so_far = min(start + _CHUNK, len(source))
+                log.info("decoded %d of %d images", done_so_far, len(source))
     finally:
         pool.shutdown(cancel_futures=True)
     return ArraySource(images, source.labels)

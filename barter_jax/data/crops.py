@@ -30,6 +30,7 @@ class CentreCropped(ImageSource):
         self._source = source
         self._size = size
         self.labels = source.labels
+        self.in_memory = source.in_memory
 
     def __getitem__(self, index: int) -> Item:
         return self._cut(self._source[index])

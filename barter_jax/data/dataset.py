@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from barter_jax.errors import UserError
+
 Item = dict[str, np.ndarray]
 
 
@@ -13,10 +15,12 @@ class ImageSource(abc.ABC):
     """Labelled images of one size, in a fixed order; what grain calls a random-access source.
 
     `labels` holds all labels (int32 [N]) and is known without decoding an image. Reading is
-    thread-safe and gives the same item every time.
+    thread-safe and gives the same item every time. A source can be pickled, for processes that
+    read; `in_memory` tells that the pickle would hold the images.
     """
 
     labels: np.ndarray
+    in_memory: bool = False
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -32,6 +36,8 @@ class ImageSource(abc.ABC):
 
 class ArraySource(ImageSource):
     """Images that are already in memory."""
+
+    in_memory = True
 
     def __init__(self, images: np.ndarray, labels: np.ndarray):
         """Wraps images (uint8 [N, H, W, 3], not copied) and labels (integers [N]).
@@ -63,6 +69,7 @@ class Subset(ImageSource):
         self._source = source
         self._indices = np.asarray(indices, dtype=np.int64)
         self.labels = source.labels[self._indices]
+        self.in_memory = source.in_memory
 
     def __getitem__(self, index: int) -> Item:
         return self._source[int(self._indices[index])]
@@ -73,12 +80,28 @@ class Subset(ImageSource):
 
 @dataclasses.dataclass(frozen=True)
 class ImageDataset:
-    """The three splits of a data set, pairwise disjoint, and the name of each label."""
+    """The three splits of a data set, pairwise disjoint, and the name of each label.
+
+    Raises:
+        UserError: for a label without a name; -1, for one, stands for no label in some data sets.
+    """
 
     train: ImageSource
     validation: ImageSource
     test: ImageSource
     class_names: tuple[str, ...]
+
+    def __post_init__(self):
+        for split in ("train", "validation", "test"):
+            labels = getattr(self, split).labels
+            outside = (labels < 0) | (labels >= len(self.class_names))
+            if outside.any():
+                index = int(np.argmax(outside))
+                raise UserError(
+                    f"{split} image {index} of the data has the label {labels[index]}, but the "
+                    f"{len(self.class_names)} classes have 0 to {len(self.class_names) - 1}: mend "
+                    "its label, or set data.name to a data set that is labelled"
+                )
 
 
 def stack_items(items: Sequence[Item]) -> Item:

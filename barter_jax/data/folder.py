@@ -57,13 +57,15 @@ class FileSource(ImageSource):
         self.labels = labels
 
     def __getitem__(self, index: int) -> Item:
-        name = self._names[index]
-        image = decode_image(
-            self._container.read(name),
-            self._container.describe(name),
-            self._image_size,
-            self._resize,
-        )
+        place = self._container.describe(self._names[index])
+        try:
+            data = self._container.read(self._names[index])
+        except OSError as error:
+            raise UserError(
+                f"{place}: cannot be read ({error.strerror or error}): make it readable, or "
+                "remove it"
+            ) from error
+        image = decode_image(data, place, self._image_size, self._resize)
         return {"image": image, "label": self.labels[index]}
 
 
@@ -87,10 +89,11 @@ def load(
         split: FileSource(container, names, labels, image_size, resize)
         for split, (names, labels) in layout.splits.items()
     }
-    untested = set(range(len(layout.class_names))) - set(layout.splits["test"][1].tolist())
-    if untested:
-        names = ", ".join(layout.class_names[i] for i in sorted(untested)[:5])
-        log.warning("%d classes have no test images: %s; their F1 there is 0", len(untested), names)
+    _tell_missing_classes(layout, "test", layout.splits["test"][1])
+    if held_out is None:
+        _tell_missing_classes(layout, "validation", layout.splits["validation"][1])
+    else:
+        _tell_missing_classes(layout, "validation", layout.splits["train"][1][held_out[1]])
     sources["train"][0]  # A wrong data.image_size fails here, also when decoding is put off.
     sources = cache_if_fits(sources, image_size, cache_mb)
     train = sources["train"]
@@ -118,7 +121,13 @@ def scan(container: Container, dir: str | os.PathLike[str] | None) -> Layout:
         UserError: for another layout than the expected, a class without training images, a test
             class that training lacks, or a split without images.
     """
-    files, folders = container.entries()
+    try:
+        files, folders = container.entries()
+    except OSError as error:
+        raise UserError(
+            f"data.dir={dir} cannot be read ({error}): make all of it readable, or set data.dir to "
+            "another place"
+        ) from error
     root = _find_root(folders, dir)
     present = {name for name in ("train", "test", "val") if root + name in folders}
     if present == {"train"}:
@@ -156,6 +165,21 @@ def scan(container: Container, dir: str | os.PathLike[str] | None) -> Layout:
     return Layout(names, images)
 
 
+def _tell_missing_classes(layout: Layout, split: str, labels: np.ndarray) -> None:
+    """Warns of classes that a split has no images of: they pull its macro-F1 down."""
+    missing = np.setdiff1d(np.arange(len(layout.class_names)), labels)
+    if len(missing):
+        names = ", ".join(layout.class_names[label] for label in missing[:5])
+        log.warning(
+            "%d of %d classes have no %s images, and F1 there is 0 for them: %s%s",
+            len(missing),
+            len(layout.class_names),
+            split,
+            names,
+            ", ..." if len(missing) > 5 else "",
+        )
+
+
 def _find_root(folders: Iterable[str], dir: str | os.PathLike[str] | None) -> str:
     """Returns the prefix of the split folders: nothing, or the single top-level folder."""
     folders = set(folders)
@@ -180,14 +204,25 @@ def _group_images(files: Iterable[str], prefix: str, names: Iterable[str]) -> di
     """Returns the sorted image files of each class in the folder `prefix`."""
     by_class: dict[str, list[str]] = {name: [] for name in names}
     outside = 0
+    others: list[str] = []
     for file in files:
-        if not file.startswith(prefix) or not file.lower().endswith(EXTENSIONS):
+        if not file.startswith(prefix):
             continue
         name, slash, _ = file[len(prefix) :].partition("/")
-        if slash:
+        image = file.lower().endswith(EXTENSIONS)
+        if image and slash:
             by_class[name].append(file)
-        else:
+        elif image:
             outside += 1
+        elif slash:
+            others.append(file)
     if outside:
         log.warning("%d images directly in %s are in no class and left out", outside, prefix)
+    if others:
+        log.warning(
+            "%d files in %s do not have the extension of an image and are left out, as %s",
+            len(others),
+            prefix,
+            min(others),
+        )
     return {name: sorted(members) for name, members in by_class.items()}

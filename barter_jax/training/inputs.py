@@ -48,6 +48,7 @@ class Inputs:
             process_index=jax.process_index(),
             process_count=jax.process_count(),
             num_threads=config.data.threads,
+            workers=config.data.workers,
             prefetch=2 * config.data.threads,
         )
         settings = augment.from_config(config, len(dataset.class_names))

@@ -2,17 +2,17 @@
 
 import os
 import threading
-import time
 import zipfile
 from concurrent import futures
 
 import numpy as np
 import pytest
 
-from barter_jax.data import cache, folder, pipeline, sources
+from barter_jax.data import folder, pipeline, sources
+from barter_jax.data.dataset import ArraySource, ImageDataset
 from barter_jax.errors import UserError
 
-from .helpers import animals, encode, noise, numbered, write, write_zip
+from .helpers import animals, encode, noise, write, write_zip
 
 
 def load(path, **changes):
@@ -64,7 +64,7 @@ def test_eager_equals_lazy(tmp_path):
     for file in folder.rglob("*.png"):
         file.unlink()
     read(eager.train)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(UserError, match=r"\.png: cannot be read \(No such file or directory\)"):
         read(lazy.train)
 
 
@@ -308,43 +308,111 @@ def test_bad_fraction_is_found_before_decoding(tmp_path):
         load(write(tmp_path, files), validation_fraction=2)
 
 
-def test_progress_is_logged_during_long_decoding(monkeypatch):
-    source = numbered(6)
-    monkeypatch.setattr(cache, "_CHUNK", 2)
-    monkeypatch.setattr(cache, "_SECONDS_BETWEEN_LOGS", -1)
-    logged = []
-    monkeypatch.setattr(cache.log, "info", lambda text, *args: logged.append(text % args))
-    np.testing.assert_array_equal(cache.decode_all(source).images, source.images)
-    assert logged == [f"decoded {n} of 6 images" for n in (2, 4, 6)]
-
-
-def test_the_first_unreadable_image_is_reported_whichever_thread_is_faster(monkeypatch):
-    class Failing:
-        def __len__(self):
-            return 8
-
-        def __getitem__(self, index):
-            if index < 2:
-                time.sleep(0.05)
-            raise UserError(f"image {index}")
-
-    monkeypatch.setattr(cache, "_CHUNK", 1)
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    with pytest.raises(UserError, match="image 0"):
-        cache.decode_all(Failing())
-
-
 def test_one_class_is_not_enough(tmp_path):
     files = {name: data for name, data in animals().items() if "/cat/" in name}
     with pytest.raises(UserError, match="the one class cat in train/: add another"):
         load(write(tmp_path, files))
 
 
-def test_classes_without_test_images_are_told(tmp_path, monkeypatch):
+def warnings_of(path, monkeypatch, **changes):
     told = []
     monkeypatch.setattr(folder.log, "warning", lambda text, *args: told.append(text % args))
-    load(write(tmp_path / "all", animals()))
-    assert told == []
+    load(path, **changes)
+    return told
+
+
+def test_classes_without_test_or_validation_images_are_told(tmp_path, monkeypatch):
+    assert warnings_of(write(tmp_path / "all", animals()), monkeypatch) == []
     files = {name: data for name, data in animals().items() if not name.startswith("test/cat/")}
-    load(write(tmp_path / "fewer", files))
-    assert told == ["1 classes have no test images: cat; their F1 there is 0"]
+    files |= {f"train/{name}/0.png": encode(noise(0)) for name in "abcdef"}
+    files |= {"val/dog/0.png": encode(noise(1))}
+    assert warnings_of(write(tmp_path / "fewer", files), monkeypatch) == [
+        "7 of 8 classes have no test images, and F1 there is 0 for them: a, b, c, cat, d, ...",
+        "7 of 8 classes have no validation images, and F1 there is 0 for them: a, b, c, cat, d, "
+        "...",
+    ]
+    # One image of eight is held out, and the class emu has but one.
+    files = animals() | {"train/emu/0.png": encode(noise(0)), "test/emu/0.png": encode(noise(1))}
+    (told,) = warnings_of(write(tmp_path / "few", files), monkeypatch, validation_fraction=0.3)
+    assert told == "1 of 3 classes have no validation images, and F1 there is 0 for them: emu"
+
+
+def test_files_that_are_left_out_are_told(tmp_path, monkeypatch):
+    files = animals() | {"train/cat/x.heic": b"", "train/cat/a/notes.txt": b"", "train/0.png": b""}
+    assert warnings_of(write(tmp_path, files | {"notes.txt": b""}), monkeypatch) == [
+        "1 images directly in train/ are in no class and left out",
+        "2 files in train/ do not have the extension of an image and are left out, as "
+        "train/cat/a/notes.txt",
+    ]
+
+
+@pytest.mark.parametrize("cache_mb", [0, 1])
+def test_an_image_that_cannot_be_opened_is_named(tmp_path, cache_mb):
+    path = write(tmp_path, animals())
+    (path / "train/cat/0.png").unlink()
+    (path / "train/cat/0.png").symlink_to(tmp_path / "nowhere")
+    message = r"train/cat/0\.png: cannot be read \(No such file or directory\): make it readable"
+    with pytest.raises(UserError, match=message):
+        load(path, cache_mb=cache_mb)
+
+
+def test_a_folder_that_may_not_be_read(tmp_path, monkeypatch):
+    path = write(tmp_path, animals())
+    listing = os.scandir
+
+    # Permissions do not hold for root, who may be running this.
+    def scandir(place):
+        if str(place).endswith("dog"):
+            raise PermissionError(13, "Permission denied", str(place))
+        return listing(place)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(UserError, match=r"data\.dir=.* cannot be read \(.*denied: '.*/dog'\)"):
+        load(path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_may_not_be_read_is_named(tmp_path):
+    path = write(tmp_path / "a", animals())
+    archive = write_zip(tmp_path / "a.zip", animals())
+    for place, within in ((path / "train/dog", path), (archive, archive)):
+        place.chmod(0)
+        with pytest.raises(UserError, match=r"data\.dir=.* cannot be read \(.*denied"):
+            load(within)
+        place.chmod(0o755)
+
+
+def test_duplicates_are_kept(tmp_path):
+    files = animals() | {"train/cat/again.png": encode(noise(0)), "train/dog/again.png": b""}
+    files["train/dog/again.png"] = files["train/cat/again.png"]
+    data = load(write(tmp_path, files))
+    assert list(np.bincount([*data.train.labels, *data.validation.labels])) == [4, 5]
+
+
+def test_of_two_members_of_one_name_the_later_counts(tmp_path):
+    path = write_zip(tmp_path / "a.zip", animals())
+    with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("test/cat/a.png", encode(noise(99)))
+    test = load(path).test
+    assert len(test) == 2
+    np.testing.assert_array_equal(test[0]["image"], noise(99))
+
+
+def test_an_empty_archive(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w"):
+        pass
+    with pytest.raises(UserError, match=r"has no train/ \(found no folders\): expected train/"):
+        load(tmp_path / "a.zip")
+    (tmp_path / "a.zip").write_bytes(b"")
+    with pytest.raises(UserError, match="is a file but no zip archive"):
+        load(tmp_path / "a.zip")
+
+
+@pytest.mark.parametrize("label", [-1, 2])
+def test_labels_out_of_range(label):
+    fine = ArraySource(np.zeros((2, 4, 4, 3), np.uint8), np.array([0, 1]))
+    odd = ArraySource(np.zeros((2, 4, 4, 3), np.uint8), np.array([1, label]))
+    message = f"test image 1 of the data has the label {label}, but the 2 classes have 0 to 1"
+    with pytest.raises(UserError, match=message):
+        ImageDataset(fine, fine, odd, ("a", "b"))
+    ImageDataset(fine, fine, fine, ("a", "b"))

@@ -1,17 +1,31 @@
 """Training and evaluation batches."""
 
 import json
+import multiprocessing
+import os
+import pathlib
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import namedtuple
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barter_jax.data.dataset import ImageSource
+from barter_jax.data import pipeline
+from barter_jax.data.container import Zip
+from barter_jax.data.dataset import ImageSource, Subset
 from barter_jax.data.pipeline import eval_batches, steps_per_epoch, train_batches
-from barter_jax.errors import UserError
+from barter_jax.errors import RunError, UserError
 
-from .helpers import numbered
+from .helpers import animals, numbered, write_zip
 
 
 def batches(source, batch_size, seed=0, num_threads=0, prefetch=2, **options):
@@ -172,6 +186,188 @@ def test_errors_come_out_unchanged_and_the_failed_batch_can_be_tried_again(threa
         assert caught.value is source.error and str(caught.value) == "x.png: broken"
         assert iterator.get_state() == {"next_index": position}
         iterator.set_state(iterator.get_state())
+
+
+# --- processes that read ---------------------------------------------------------------------
+
+
+class Lazy(ImageSource):
+    """The images of `numbered`, made when they are asked for; a few of them can be damaged."""
+
+    def __init__(self, count, damaged=()):
+        self.labels = np.arange(count, dtype=np.int32)
+        self._damaged = damaged
+
+    def __getitem__(self, index):
+        if index in self._damaged:
+            raise UserError(f"{index}.png: broken")
+        return numbered(len(self))[index]
+
+
+class Spy(ImageSource):
+    """Images that tell who reads them, and on what JAX would compute there."""
+
+    labels = np.arange(8, dtype=np.int32)
+
+    def __getitem__(self, index):
+        image = np.zeros((1, 2, 3), np.uint8)
+        image[0, 0, 0] = jax.config.jax_platforms == "cpu"
+        image.reshape(-1)[2:] = np.frombuffer(os.getpid().to_bytes(4), np.uint8)
+        return {"image": image, "label": self.labels[index]}
+
+
+def reader(batch):
+    """The process that read a batch of `Spy`."""
+    return int.from_bytes(batch["image"][0].reshape(-1)[2:].tobytes())
+
+
+def ended(pid):
+    """Whether a process has ended; one that nobody has asked for its exit code yet has, too."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    status = pathlib.Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def blocks():
+    """The blocks of shared memory there are; of the others on this machine, too."""
+    return set(pathlib.Path("/dev/shm").glob("psm_*"))
+
+
+def wait_for(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+def test_any_number_of_reading_processes_gives_the_same_batches():
+    source = Lazy(23)  # Six batches of four are more than an epoch.
+    expected = take(batches(source, 4, 1), 12)
+    state, taken = {"next_index": 0}, []
+    for workers, threads in ((1, 2), (2, 0), (0, 2)):
+        iterator = batches(source, 4, 1, workers=workers, num_threads=threads)
+        iterator.set_state(state)
+        taken += take(iterator, 4)
+        state = json.loads(json.dumps(iterator.get_state()))
+        assert state == {"next_index": len(taken)}
+        iterator.close()
+        assert not multiprocessing.active_children()
+    # Also what was handed out by processes that are no more.
+    assert_equal(taken, expected)
+    assert all(type(value) is np.ndarray for value in taken[0].values())
+
+
+def test_what_is_closed_can_go_on():
+    source = Lazy(23)
+    iterator = batches(source, 4, num_threads=2)
+    first = take(iterator, 3)
+    iterator.close()
+    assert_equal(first + take(iterator, 3), take(batches(source, 4), 6))
+    iterator.close()
+
+
+def test_a_damaged_image_in_a_reading_process():
+    order = list(labels(take(batches(numbered(9), 1), 9)))
+    before = blocks()
+    iterator = batches(Lazy(9, damaged=[order[3]]), 1, workers=2, num_threads=1)
+    try:
+        assert [next(iterator)["label"][0] for _ in range(3)] == order[:3]
+        with pytest.raises(UserError) as caught:
+            next(iterator)
+        assert type(caught.value) is UserError and str(caught.value) == f"{order[3]}.png: broken"
+        assert iterator.get_state() == {"next_index": 3}
+        assert not multiprocessing.active_children()
+        # Traceback frames would keep it, and Python tell at exit of what was not freed.
+        wait_for(lambda: not blocks() - before)
+    finally:
+        iterator.close()
+
+
+def test_a_signal_is_left_to_the_parent_but_a_death_is_told():
+    iterator = batches(Spy(), 2, workers=2, num_threads=1)
+
+    def interrupt():
+        """As Ctrl-C does, to all processes of the terminal, while they have hardly begun."""
+        wait_for(lambda: len(multiprocessing.active_children()) == 2)
+        for process in multiprocessing.active_children():
+            os.kill(process.pid, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        first, second = take(iterator, 2)
+        thread.join()
+        assert first["image"][0, 0, 0, 0] == 1
+        pids = [reader(first), reader(second)]
+        assert len({os.getpid(), *pids}) == 3
+        for number in (signal.SIGINT, signal.SIGTERM):
+            for pid in pids:
+                os.kill(pid, number)
+        # Many more than are ready by now.
+        assert [reader(batch) for batch in take(iterator, 40)] == 20 * pids
+        os.kill(pids[1], signal.SIGKILL)
+        with pytest.raises(RunError, match=r"died .*exit code -9.*config\.data\.workers=0"):
+            take(iterator, 40)
+        assert all(map(ended, pids))
+    finally:
+        iterator.close()
+
+
+def test_reading_processes_end_with_their_parent():
+    code = (
+        "import time\n"
+        "from tests.data.test_pipeline import Spy, batches, reader, take\n"
+        "iterator = batches(Spy(), 2, workers=2, num_threads=2)\n"
+        "print(*map(reader, take(iterator, 2)), flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    root = pathlib.Path(__file__).parents[2]
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as parent:
+        try:
+            pids = list(map(int, parent.stdout.readline().split()))
+            assert len(set(pids)) == 2 and not any(map(ended, pids))
+        finally:
+            parent.kill()
+    wait_for(lambda: all(map(ended, pids)))
+
+
+def test_images_in_memory_are_read_by_threads_and_that_is_told(monkeypatch):
+    told = []
+    monkeypatch.setattr(pipeline.log, "info", lambda text, *args: told.append(text % args))
+    source = Subset(numbered(23), np.arange(2, 20))
+    iterator = batches(source, 4, num_threads=1, workers=2)
+    assert_equal(take(iterator, 6), take(batches(source, 4), 6))
+    assert not multiprocessing.active_children()
+    assert len(told) == 1 and "config.data.workers=2 starts no processes" in told[0]
+    iterator.close()
+
+
+def test_too_little_shared_memory(monkeypatch):
+    # Two workers, three batches each, 4 images of 12 bytes: 288 bytes.
+    usage = namedtuple("usage", "free")
+    if not os.path.isdir("/dev/shm"):
+        pytest.skip("this system has no /dev/shm")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(287))
+    with pytest.raises(UserError, match=r"workers=2 needs 0 MiB of shared memory.*--shm-size"):
+        next(batches(Lazy(9), 4, workers=2))
+
+
+def test_an_archive_can_be_sent_to_a_process(tmp_path):
+    archive = Zip(write_zip(tmp_path / "a.zip", animals()))
+    archive.read("train/cat/0.png")
+    copy = pickle.loads(pickle.dumps(archive))
+    assert copy.entries() == archive.entries()
+    assert copy.read("test/dog/a.png") == animals()["test/dog/a.png"]
+
+
+def test_a_position_before_the_first():
+    with pytest.raises(ValueError, match="no batch -1"):
+        batches(numbered(5), 1).set_state({"next_index": -1})
 
 
 @given(st.integers(0, 40), st.integers(1, 50))
