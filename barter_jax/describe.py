@@ -67,7 +67,8 @@ def render(doc: dict[str, Any]) -> str:
         f"  parameters       {doc['parameters']:>12,}   {share:.1%} of {dense['parameters']:,}",
         f"  GFLOPs per image {gflops:>12.4f}   {dense_gflops / gflops:.2f}x less than "
         f"{dense_gflops:.4f} (forward and backward)",
-        f"  steps            {doc['steps']:>12,}   {doc['steps_per_epoch']} an epoch, {epochs:,.2f} epochs",
+        f"  steps            {doc['steps']:>12,}   {epochs:,.2f} epochs of "
+        f"{doc['steps_per_epoch']}",
         f"  padded shapes    {doc['shapes_at_most']:>12}   at most",
         "",
         "             budget   to move   per layer at the start (in tensors)",

@@ -202,30 +202,59 @@ def train_batches(
     return TrainBatches(indices, source, options, workers)
 
 
-def eval_batches(source: ImageSource, batch_size: int) -> Iterator[Item]:
+def eval_batches(
+    source: ImageSource,
+    batch_size: int,
+    *,
+    process_index: int = 0,
+    process_count: int = 1,
+    num_threads: int = 0,
+) -> Iterator[Item]:
     """Yields every image exactly once, in order, in batches of one shape.
 
+    Args:
+        source: the images.
+        batch_size: images in a global batch.
+        process_index: of each batch, this process gets the block of this number.
+        process_count: the number of blocks, a divisor of `batch_size`.
+        num_threads: threads that read ahead, a batch each; images in memory need none.
+
     Yields:
-        {"image": uint8 [batch_size, H, W, 3], "label": int32 [batch_size], "mask": float32
-        [batch_size]}. The last batch is filled up with zeros, where the mask is 0 instead of 1.
+        {"image": uint8 [b, H, W, 3], "label": int32 [b], "mask": float32 [b]}, where
+        b = batch_size / process_count. The last batch is filled up with zeros, where the mask is 0
+        instead of 1.
 
     Raises:
         UserError: for a batch size below 1.
+        ValueError: for one that does not split over the processes.
     """
     if batch_size < 1:
         raise UserError(f"the evaluation batch size {batch_size} is not positive: raise it")
-    return _eval_batches(source, batch_size)
+    if batch_size % process_count:
+        raise ValueError(f"a batch of {batch_size} does not split over {process_count} processes")
+    own = batch_size // process_count
+
+    def read(batch: int) -> Item:
+        start = batch * batch_size + process_index * own
+        return _filled_up(source, start, min(start + own, len(source)), own)
+
+    threads = 0 if source.in_memory else num_threads
+    batches = grain.MapDataset.range(math.ceil(len(source) / batch_size)).map(read)
+    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads)
+    return iter(batches.to_iter_dataset(options))
 
 
-def _eval_batches(source: ImageSource, batch_size: int) -> Iterator[Item]:
-    for start in range(0, len(source), batch_size):
-        batch = source.read(np.arange(start, min(start + batch_size, len(source))))
-        batch["mask"] = np.ones(len(batch["label"]), np.float32)
-        padding = batch_size - len(batch["label"])
-        yield {
-            name: np.pad(value, [(0, padding)] + [(0, 0)] * (value.ndim - 1)) if padding else value
-            for name, value in batch.items()
-        }
+def _filled_up(source: ImageSource, start: int, stop: int, size: int) -> Item:
+    """The images from `start` to `stop`, which may be none, and zeros up to `size` of them."""
+    count = max(stop - start, 0)
+    # Even where no image is left, one tells their shape.
+    batch = source.read(np.arange(start, stop) if count else np.zeros(1, np.int64))
+    padded = {}
+    for name, value in batch.items():
+        padded[name] = np.zeros((size, *value.shape[1:]), value.dtype)
+        padded[name][:count] = value[:count]
+    padded["mask"] = (np.arange(size) < count).astype(np.float32)
+    return padded
 
 
 def steps_per_epoch(num_images: int, batch_size: int, passes: float) -> int:

@@ -11,16 +11,18 @@ from barter_jax.deploy.model import CHUNK, CompactModel
 from barter_jax.training import metrics
 
 
-def evaluate(model: CompactModel, source: ImageSource) -> dict[str, float]:
+def evaluate(model: CompactModel, source: ImageSource, num_threads: int = 0) -> dict[str, float]:
     """Loss, accuracy and macro-F1 of a model on labelled images.
 
     Args:
       model: a loaded model.
       source: images of the model's size with labels among its own.
+      num_threads: threads that read ahead.
     """
     count = jax.jit(metrics.count)
     found = []
-    for batch in pipeline.eval_batches(source, min(CHUNK, max(len(source), 1))):
+    size = min(CHUNK, max(len(source), 1))
+    for batch in pipeline.eval_batches(source, size, num_threads=num_threads):
         logits = model.logits(batch["image"])
         found.append(jax.device_get(count(logits, batch["label"], batch["mask"])))
     return metrics.summarise(found) if found else {"images": 0}

@@ -39,6 +39,7 @@ class Inputs:
     ):
         self._validation = dataset.validation
         self._eval_batch_size = config.train.eval_batch_size
+        self._threads = config.data.threads
         self._placement = placement
         self._key = placement.replicate(key)
         self._batches = pipeline.train_batches(
@@ -80,8 +81,15 @@ class Inputs:
 
     def validation(self) -> Iterator[tuple[jax.Array, jax.Array, jax.Array]]:
         """The validation split, once: normalised images, labels and mask, batch by batch."""
-        for batch in pipeline.eval_batches(self._validation, self._eval_batch_size):
-            placed = self._placement.shard(_own_part(batch))
+        batches = pipeline.eval_batches(
+            self._validation,
+            self._eval_batch_size,
+            process_index=jax.process_index(),
+            process_count=jax.process_count(),
+            num_threads=self._threads,
+        )
+        for batch in batches:
+            placed = self._placement.shard(batch)
             yield self._prepare_eval(placed["image"]), placed["label"], placed["mask"]
 
     def get_state(self) -> dict[str, Any]:
@@ -95,9 +103,3 @@ class Inputs:
     def close(self) -> None:
         """Stops the reading threads."""
         self._batches.close()
-
-
-def _own_part(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What of a whole batch is this process's to place."""
-    index, count = jax.process_index(), jax.process_count()
-    return {name: np.split(value, count)[index] for name, value in batch.items()}

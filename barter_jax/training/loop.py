@@ -500,7 +500,7 @@ class Run:
             self._write_model(state.averaged, topology)
         model = compact.load(self.directory)
         with self.clock.charge("evaluation"):
-            test = deployed.evaluate(model, self.dataset.test)
+            test = deployed.evaluate(model, self.dataset.test, self.config.data.threads)
         self._write_metrics("test", test)
         summary = records.summary(
             self.plan,

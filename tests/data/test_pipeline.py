@@ -398,3 +398,50 @@ def test_evaluation_by_hand():
 )  # fmt: skip
 def test_steps(images, batch, passes, steps):
     assert steps_per_epoch(images, batch, passes) == steps
+
+
+class Decoded(ImageSource):
+    """A source that is not in memory."""
+
+    def __init__(self, source):
+        self._source = source
+        self.labels = source.labels
+
+    def __getitem__(self, index):
+        return self._source[index]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize(("count", "batch_size"), [(10, 4), (8, 4), (3, 4), (9, 12)])
+def test_the_processes_blocks_make_up_the_evaluation_batches(count, batch_size, threads):
+    source = Decoded(numbered(count))
+    whole = list(eval_batches(source, batch_size))
+    parts = [
+        list(
+            eval_batches(
+                source, batch_size, process_index=index, process_count=2, num_threads=threads
+            )
+        )
+        for index in (0, 1)
+    ]
+    assert len(whole) == len(parts[0]) == len(parts[1]) == -(-count // batch_size)
+    for batch, *blocks in zip(whole, *parts, strict=True):
+        for name, value in batch.items():
+            joined = np.concatenate([block[name] for block in blocks])
+            np.testing.assert_array_equal(joined, value, err_msg=name)
+            assert joined.dtype == value.dtype
+    masks = np.concatenate([batch["mask"] for batch in whole])
+    np.testing.assert_array_equal(masks, np.arange(len(masks)) < count)
+
+
+def test_what_an_evaluation_image_fails_with_comes_out():
+    class Failing(Decoded):
+        def __getitem__(self, index):
+            if index == 5:
+                raise UserError("image 5 is damaged")
+            return super().__getitem__(index)
+
+    for threads in (0, 2):
+        with pytest.raises(UserError) as error:
+            list(eval_batches(Failing(numbered(8)), 2, num_threads=threads))
+        assert str(error.value) == "image 5 is damaged"

@@ -12,6 +12,7 @@ import barter_jax
 from barter_jax import blueprint as blueprint_lib
 from barter_jax.core.topology import Topology
 from barter_jax.data import pipeline
+from barter_jax.data.dataset import ArraySource
 from barter_jax.deploy import evaluate, model
 from barter_jax.errors import RunError, UserError
 from barter_jax.models import CCTConfig, init_params
@@ -160,13 +161,8 @@ def test_other_images_are_refused(images, fragment, loaded):
 
 
 def test_no_images_have_no_accuracy(loaded):
-    class Nothing:
-        labels = np.zeros(0, np.int32)
-
-        def __len__(self):
-            return 0
-
-    assert evaluate.evaluate(loaded, Nothing()) == {"images": 0}
+    nothing = ArraySource(np.zeros((0, 8, 8, 3), np.uint8), np.zeros(0, np.int32))
+    assert evaluate.evaluate(loaded, nothing) == {"images": 0}
 
 
 # --- files ---------------------------------------------------------------------------------------
