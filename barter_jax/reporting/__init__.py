@@ -1,0 +1,1 @@
+"""Tables and figures of finished, running and broken runs, from their work directories."""
