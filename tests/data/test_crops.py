@@ -58,7 +58,5 @@ def test_a_run_on_larger_images_evaluates_and_predicts_on_their_centre(tmp_path)
 
 
 def test_images_must_not_be_read_smaller_than_the_model_takes_them(tmp_path):
-    with pytest.raises(
-        UserError, match="load_size=7 is smaller than config.data.image_size=8"
-    ):
+    with pytest.raises(UserError, match="load_size=7 is smaller than config.data.image_size=8"):
         tiny.train(tiny.config(data__load_size=7), tmp_path)
