@@ -30,9 +30,10 @@ from ml_collections import config_dict
 from barter_jax import blueprint as blueprint_lib
 from barter_jax import cli
 from barter_jax.benchmarking import cases as cases_lib
-from barter_jax.benchmarking import document, environment, measure, plans, plot, segments, table
+from barter_jax.benchmarking import document, measure, plans, plot, segments, table
 from barter_jax.benchmarking.prepare import Settings
 from barter_jax.errors import UserError
+from barter_jax.training import environment
 from barter_jax.training.signals import Stopped
 
 flags.declare_key_flag("config")

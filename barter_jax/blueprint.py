@@ -19,6 +19,7 @@ from barter_jax.core.topology import UNITS, Budget, Topology, pad, spread_evenly
 from barter_jax.data import pipeline, sources
 from barter_jax.data.crops import CentreCropped
 from barter_jax.errors import UserError
+from barter_jax.masked.masked import S2VITE, SRIGL, SRIGL_OF_VIT, Masked
 
 # Methods that never change the topology.
 FIXED = ("static", "dense", *MASKED_METHODS)
@@ -48,6 +49,7 @@ class Blueprint:
       waste: the share of a layer's physical units that it may keep without use.
       shapes_at_most: how many different padded topologies the run can come to.
       ema_decay: of the running average of parameters; 0 without one.
+      masked: the masked method, if it is one.
     """
 
     model: models.TransformerConfig
@@ -67,6 +69,7 @@ class Blueprint:
     waste: float
     shapes_at_most: int
     ema_decay: float
+    masked: Masked | None
 
     @property
     def physical(self) -> Topology:
@@ -226,6 +229,7 @@ def make(config: config_dict.ConfigDict, num_classes: int, num_train: int) -> Bl
             waste=config.bucket.waste,
         ),
         ema_decay=config.train.ema_decay,
+        masked=_masked(config, model, dims, total_steps, steps_per_epoch),
     )
 
 
@@ -256,6 +260,34 @@ def model_config(config: config_dict.ConfigDict) -> models.TransformerConfig:
     """The model section as the dataclass of its model."""
     fields = config.model.to_dict()
     return models.MODELS[fields.pop("name")](**fields)
+
+
+def _masked(config, model, dims, total_steps, steps_per_epoch) -> Masked | None:
+    """The masked method of a config, with what the config sets of it."""
+    if config.method not in MASKED_METHODS:
+        return None
+    own = config.masked
+    fields = {
+        name: own[name]
+        for name in ("every_steps", "drop_fraction", "drop_end", "stop_fraction", "gamma")
+        if own[name] is not None
+    }
+    if config.method == SRIGL and config.model.name == "vit":
+        fields = {**SRIGL_OF_VIT, **fields}
+    if config.method == S2VITE:
+        # As many units as a compact model has, so that what is exported is of one size.
+        fields["counts"] = _initial_topology(config, dims, "static")
+    return Masked.for_method(
+        config.method,
+        units=model.units(),
+        density=config.density,
+        total_steps=total_steps,
+        steps_per_epoch=steps_per_epoch,
+        allocation=own.allocation,
+        ema_decay=own.ema_decay,
+        variant=own.variant,
+        **fields,
+    )
 
 
 def matching_steps(steps: int, dims: Dimensions, own: Topology, other: Topology) -> int:

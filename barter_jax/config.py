@@ -157,6 +157,30 @@ def default_config(model: str = "vit") -> config_dict.ConfigDict:
     c.topology.moments = "scaled"  # scaled, copy or reset
     c.topology.warmup_steps = 100  # of a clone's learning rate, with moments=reset
 
+    # What a run starts from instead of random parameters.
+    c.init = config_dict.ConfigDict()
+    # A work directory or model of this project, or a safetensors file of timm, Hugging Face or
+    # SHI-Labs's CCT.
+    c.init["from"] = ""
+    # Which units a compact model takes over of a larger one: taylor, magnitude or random. Masked
+    # methods take over the weights, or units, of largest magnitude, or random ones.
+    c.init.selection = "taylor"
+    c.init.batches = 16  # taylor: batches of the training data that the importances are taken on
+    c.init.batch_size = 32  # and images of each; many small batches tell more than few large ones
+
+    # The masked methods. What is not set is as in the method's own paper or code.
+    c.masked = config_dict.ConfigDict()
+    c.masked.allocation = "erk"  # densities of the layers: erk or uniform
+    c.masked.every_steps = config_dict.placeholder(int)  # between updates of the masks
+    c.masked.drop_fraction = config_dict.placeholder(float)  # of the active weights, at the start
+    c.masked.drop_end = config_dict.placeholder(float)  # and at the end
+    c.masked.stop_fraction = config_dict.placeholder(float)  # of the run, when updates end
+    c.masked.gamma = config_dict.placeholder(
+        float
+    )  # srigl: least salient part of a neuron's fan-in
+    c.masked.ema_decay = 0.9  # snfs: of the running average of gradients
+    c.masked.variant = "repaired"  # s2vite: repaired or as_released
+
     c.scores = config_dict.ConfigDict()
     c.scores.decay = 0.99  # beta of the running averages
     c.scores.pruning = "gate_squared"  # gate_squared, gate_abs or magnitude
@@ -315,6 +339,17 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "topology.noise": _NOT_NEGATIVE,
     "topology.moments": _choice("scaled", "copy", "reset"),
     "topology.warmup_steps": _POSITIVE_INT,
+    "init.selection": _choice("taylor", "magnitude", "random"),
+    "init.batches": _POSITIVE_INT,
+    "init.batch_size": _POSITIVE_INT,
+    "masked.allocation": _choice("erk", "uniform"),
+    "masked.every_steps": _POSITIVE_INT,
+    "masked.drop_fraction": _FRACTION,
+    "masked.drop_end": _FRACTION,
+    "masked.stop_fraction": _FRACTION,
+    "masked.gamma": _FRACTION,
+    "masked.ema_decay": _BELOW_ONE,
+    "masked.variant": _choice("repaired", "as_released"),
     "scores.decay": _BELOW_ONE,
     "scores.pruning": _choice(*scores.PRUNING_SAMPLES),
     "scores.growth": _choice(*scores.GROWTH_SAMPLES),

@@ -12,6 +12,8 @@ with their meaning, in barter_jax/config.py.
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 
 from absl import flags
@@ -50,12 +52,16 @@ def main(config: config_dict.ConfigDict) -> int:
         hosts.start(*given)
     directory = Path(WORKDIR.value or Path("runs") / cli.config_name())
     try:
-        summary = loop.train(config, directory, OVERWRITE.value)
+        summary = loop.train(config, directory, OVERWRITE.value, _command())
     except Stopped as stopped:
         return stopped.exit_code
     if cli.JSON.value and hosts.Hosts().first:
         cli.print_json(summary)
     return 0
+
+
+def _command() -> str:
+    return shlex.join(["python", "-m", "barter_jax.main", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

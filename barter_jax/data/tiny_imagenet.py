@@ -69,10 +69,14 @@ def load(
     # Before decoding: a wrong fraction should not cost minutes to find out.
     held_out = stratified_split(layout.splits["train"][1], validation_fraction, seed)
     log.info(
-        "tiny_imagenet: %d classes; images: %d train, %d validation, %d test, in %s",
-        len(layout.class_names),
-        *map(len, (*held_out, layout.splits["test"][0])),
+        "%s: %s training images, of which %s are held out for validation, and %s in val/, which "
+        "are the test images, of %d classes",
         place,
+        *(
+            f"{n:,}"
+            for n in (sum(map(len, held_out)), len(held_out[1]), len(layout.splits["test"][0]))
+        ),
+        len(layout.class_names),
     )
     sources: dict[str, ImageSource] = {
         split: FileSource(container, names, labels, image_size, resize)

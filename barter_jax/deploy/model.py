@@ -48,6 +48,7 @@ class Card:
       metrics: validation metrics at that step.
       load_size: side of the square that an image file is scaled to before its centre is cut out;
         None for `image_size`.
+      parameters: without those that a mask has set to zero; None for all.
     """
 
     model: str
@@ -60,6 +61,7 @@ class Card:
     step: int
     metrics: dict[str, float]
     load_size: int | None = None
+    parameters: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "topology": self.topology.to_json(), "format": FORMAT}

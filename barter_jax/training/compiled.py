@@ -48,6 +48,7 @@ def compile_entry(
                 module,
                 tx,
                 barter,
+                masked=blueprint.masked,
                 micro_batches=config.train.micro_batches,
                 ema_decay=blueprint.ema_decay,
             ),

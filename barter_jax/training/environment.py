@@ -1,4 +1,4 @@
-"""Where a benchmark ran, for its document."""
+"""Where a run or a benchmark ran, for its document."""
 
 from __future__ import annotations
 

@@ -21,13 +21,22 @@ from ml_collections import config_dict
 
 from barter_jax import blueprint as blueprint_lib
 from barter_jax.core import accounting
-from barter_jax.core.surgery import resize
+from barter_jax.core.score_summary import score_quantiles
 from barter_jax.core.topology import Topology
 from barter_jax.data.cache import cached
 from barter_jax.deploy import evaluate as deployed
 from barter_jax.deploy import model as compact
 from barter_jax.errors import UserError
-from barter_jax.training import best_model, compile_cache, metrics, optimizer, records, workdir
+from barter_jax.training import (
+    best_model,
+    compile_cache,
+    environment,
+    metrics,
+    optimizer,
+    records,
+    start,
+    workdir,
+)
 from barter_jax.training import state as state_lib
 from barter_jax.training.checkpoint import Bookkeeping, Checkpoints, Evaluation, named_leaves
 from barter_jax.training.clock import Clock
@@ -49,13 +58,16 @@ log = logging.getLogger("barter_jax")
 SUMMARY = "summary.json"
 
 
-def train(config: config_dict.ConfigDict, directory: Path, overwrite: bool) -> dict[str, Any]:
+def train(
+    config: config_dict.ConfigDict, directory: Path, overwrite: bool, command: str = ""
+) -> dict[str, Any]:
     """Trains, or goes on with what the work directory holds.
 
     Args:
       config: a validated config.
       directory: the work directory.
       overwrite: start afresh in a directory that holds another run.
+      command: the command line, to be kept in `config.json`.
 
     Returns:
       The summary, as in `summary.json`.
@@ -73,7 +85,7 @@ def train(config: config_dict.ConfigDict, directory: Path, overwrite: bool) -> d
     cache = config.compile_cache
     compile_cache.set_up(cache.enabled, cache.dir, cache.max_mb)
     with stop_signals() as stop:
-        return _train(config, directory, overwrite, hosts, stop)
+        return _train(config, directory, overwrite, command, hosts, stop)
 
 
 def _check(
@@ -90,6 +102,7 @@ def _train(
     config: config_dict.ConfigDict,
     directory: Path,
     overwrite: bool,
+    command: str,
     hosts: Hosts,
     stop: list[int],
 ) -> dict[str, Any]:
@@ -110,7 +123,12 @@ def _train(
     )
     dataset = cached(dataset, blueprint_lib.load_size(config), config.data.cache_mb)
     with contextlib.ExitStack() as stack:
-        claim = workdir.claimed(directory, config, overwrite)
+        about = {
+            "total_steps": plan.total_steps,
+            "host": environment.describe(config.model.dtype, None),
+            **({"command": command} if command else {}),
+        }
+        claim = workdir.claimed(directory, config, overwrite, about)
         hosts.from_first(lambda: stack.enter_context(claim))
         run = Run(config, directory, plan, barter, tx, placement, dataset, hosts)
         stack.enter_context(contextlib.closing(run))
@@ -182,21 +200,25 @@ class Run:
 
     def _start_or_resume(self) -> None:
         stored = self.hosts.from_first(self._read_latest)
-        if stored is None:
+        books = None if stored is None else Bookkeeping.from_json(stored)
+        self.clock = Clock(books.seconds if books else {})
+        if books is None:
             state, self.progress = state_lib.initial(
-                self.plan, self.barter, self.tx, self.config.seed
+                self.plan,
+                self.barter,
+                self.tx,
+                self.config.seed,
+                self._parameters(),
+                self.config.init.selection,
             )
             self.step, self.updates = 0, 0
             self.best = self.latest = Evaluation()
             self.window = Window({})
-            seconds: dict[str, float] = {}
         else:
-            books = Bookkeeping.from_json(stored)
             self.step, self.updates = books.step, books.updates
             self.progress = self.barter.resume(books.progress)
             self.best, self.latest = books.best, books.latest
             self.window = Window(books.window)
-            seconds = books.seconds
             topology = self.progress.topology
             state = state_lib.repad(
                 self._restore(self.step, topology),
@@ -207,7 +229,16 @@ class Run:
             )
             self.inputs.set_state(books.data)
         self.state = self.placement.replicate(state)
-        self.clock = Clock(seconds)
+
+    def _parameters(self) -> Any:
+        """What the run starts from, the same in every process; None for random parameters."""
+        if not self.config.init["from"]:
+            return None
+        with self.clock.charge("update"):
+            labels = self.dataset.class_names
+            params = start.parameters(self.config, self.plan, self.inputs, labels)
+            # Rounding may differ from host to host, and with it a choice of units.
+            return self.hosts.tree_from_first(params)
 
     def _read_latest(self) -> dict[str, Any] | None:
         """The bookkeeping of the newest checkpoint as JSON, if there is one."""
@@ -356,6 +387,12 @@ class Run:
         before = self.clock.seconds()
         with self.clock.charge("update"):
             decision = self._with_scores(self.barter.decide, self.step)
+            found = score_quantiles(
+                self.state.units,
+                self.progress.topology,
+                decay=self.barter.decay,
+                priority=self.barter.priority,
+            )
             if decision.plans:
                 resized = self.barter.apply(
                     decision, self.state.params, self.state.opt_state, self.state.units, self.tx
@@ -375,6 +412,7 @@ class Run:
             self.topology_log.write(
                 {
                     **row,
+                    "scores": found[row["unit"]],
                     "compile_seconds": round(compile_seconds, 4),
                     "stall_seconds": round(stall, 4),
                     "compiled_ahead": ready,
@@ -427,9 +465,7 @@ class Run:
             improved = self.latest.accuracy > self.best.accuracy
             if improved:
                 self.best = self.latest
-                topology = self.progress.topology
-                params = resize(self.state.averaged, self.barter.units, topology, topology, {})
-                self._write_model(params, topology)
+                self._write_model(self.state, self.progress.topology)
         self._write_metrics("validation", values)
         self.console.say(
             f"step {self.step}  validation loss {values['loss']:.4f}  accuracy "
@@ -477,13 +513,11 @@ class Run:
             ),
         )
 
-    def _write_model(self, params: Any, topology: Topology) -> None:
+    def _write_model(self, state: TrainState, topology: Topology) -> None:
         if not self.hosts.first:
             return
         labels = self.dataset.class_names
-        best_model.write(
-            self.directory, self.config, self.plan, labels, self.best, topology, params
-        )
+        best_model.write(self.directory, self.config, self.plan, labels, self.best, topology, state)
 
     def finish(self) -> dict[str, Any]:
         """Measures the best model on the test split, from its file, and writes the summary."""
@@ -497,7 +531,7 @@ class Run:
             state = self.checkpoints.restore(
                 self.best.step, state_lib.abstract(self.plan, self.tx, topology)
             )
-            self._write_model(state.averaged, topology)
+            self._write_model(state, topology)
         model = compact.load(self.directory)
         with self.clock.charge("evaluation"):
             test = deployed.evaluate(model, self.dataset.test, self.config.data.threads)

@@ -72,6 +72,8 @@ def summary(
         "topology": progress.topology.to_json(),
         "model_topology": card.topology.to_json(),
         "parameters": accounting.parameters(plan.dims, progress.topology),
+        # Of the best model, those that a mask has set to zero left out.
+        "exported_parameters": card.parameters or accounting.parameters(plan.dims, card.topology),
         "training_gflops_per_image": accounting.training_flops(plan.dims, progress.topology) / 1e9,
         "updates": updates,
         "moved": {unit: progress.moved.of(unit) for unit in UNITS},

@@ -10,8 +10,14 @@ import jax.numpy as jnp
 import optax
 
 from barter_jax.core.barter import Barter
+from barter_jax.masked.step import make_scores
+from barter_jax.masked.layers import apply_masks
+from barter_jax.masked.masked import S2VITE, Masked
 from barter_jax.training import metrics
 from barter_jax.training.state import TrainState
+
+# Folded into the key of a step for what a change of masks draws, apart from the keys of dropout.
+_MASK_UPDATE = 2**31
 
 TrainStep = Callable[
     [TrainState, jax.Array, jax.Array, jax.Array], tuple[TrainState, dict[str, jax.Array]]
@@ -24,6 +30,7 @@ def make_train_step(
     tx: optax.GradientTransformation,
     barter: Barter,
     *,
+    masked: Masked | None = None,
     micro_batches: int = 1,
     ema_decay: float = 0.0,
 ) -> TrainStep:
@@ -39,6 +46,7 @@ def make_train_step(
       module: the model at the topology of the state.
       tx: the optimizer.
       barter: the method.
+      masked: the masked method, if it is one: it takes the optimizer step.
       micro_batches: parts of the batch, equal in size, that go through the model one after the
         other; their gradients are averaged before anything is done with them. It saves memory,
         and draws other dropout.
@@ -51,21 +59,37 @@ def make_train_step(
         loss = jnp.mean(optax.softmax_cross_entropy(logits, targets))
         return loss, jnp.mean(hit.astype(jnp.float32))
 
+    gradient = jax.value_and_grad(loss_of, has_aux=True)
+    head_scores = make_scores(module) if masked and masked.method == S2VITE else None
+
     def train_step(state: TrainState, images, targets, key):
         key = jax.random.fold_in(key, state.step)
-        gradient = jax.value_and_grad(loss_of, has_aux=True)
-        if micro_batches == 1:
-            (loss, accuracy), grads = gradient(state.params, images, targets, key)
-        else:
-            (loss, accuracy), grads = _accumulated(
-                gradient, micro_batches, state.params, images, targets, key
-            )
+
+        def over_batch(fn):
+            return _mean_over_parts(fn, micro_batches, state.params, images, targets, key)
+
+        (loss, accuracy), grads = over_batch(gradient)
         units = barter.observe(state.units, state.params, grads)
-        updates, opt_state = tx.update(grads, state.opt_state, state.params)
-        updates = barter.warm_up(updates, units, state.step)
-        params = optax.apply_updates(state.params, updates)
+        if masked is None:
+            masks = None
+            updates, opt_state = tx.update(grads, state.opt_state, state.params)
+            updates = barter.warm_up(updates, units, state.step)
+            params = optax.apply_updates(state.params, updates)
+        else:
+            params, opt_state, masks = masked.step(
+                state.masks,
+                state.params,
+                state.opt_state,
+                grads,
+                tx,
+                state.step,
+                jax.random.fold_in(key, _MASK_UPDATE),
+                head_scores and (lambda: over_batch(head_scores)),
+            )
+            # What it is of the sparse model: masked weights take no step.
+            grads = apply_masks(grads, state.masks.masks)
         ema = None if state.ema is None else _average(state.ema, params, ema_decay, state.step)
-        return TrainState(state.step + 1, params, opt_state, units, ema), {
+        return TrainState(state.step + 1, params, opt_state, units, ema, masks), {
             "loss": loss,
             "accuracy": accuracy,
             "gradient_norm": optax.tree_utils.tree_norm(grads),
@@ -74,8 +98,10 @@ def make_train_step(
     return train_step
 
 
-def _accumulated(gradient, parts, params, images, targets, key):
-    """The mean of what `gradient` gives for equal parts of a batch, held one at a time."""
+def _mean_over_parts(fn, parts, params, images, targets, key):
+    """The mean of `fn(params, images, targets, key)` over equal parts of a batch, one at a time."""
+    if parts == 1:
+        return fn(params, images, targets, key)
 
     def split(x):
         # Strided, so that each part lies spread over the devices as the batch does.
@@ -83,12 +109,12 @@ def _accumulated(gradient, parts, params, images, targets, key):
 
     def add(total, part):
         index, images, targets = part
-        found = gradient(params, images, targets, jax.random.fold_in(key, index))
+        found = fn(params, images, targets, jax.random.fold_in(key, index))
         return jax.tree.map(jnp.add, total, found), None
 
-    scalar = jnp.zeros((), jnp.float32)
-    nothing = ((scalar, scalar), jax.tree.map(jnp.zeros_like, params))
     each = (jnp.arange(parts), split(images), split(targets))
+    shapes = jax.eval_shape(fn, params, each[1][0], each[2][0], key)
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     total, _ = jax.lax.scan(add, nothing, each)
     return jax.tree.map(lambda x: x / parts, total)
 

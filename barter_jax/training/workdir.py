@@ -8,7 +8,7 @@ import importlib.metadata
 import json
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,12 @@ def check(directory: Path, config: config_dict.ConfigDict, overwrite: bool) -> N
 
 
 @contextlib.contextmanager
-def claimed(directory: Path, config: config_dict.ConfigDict, overwrite: bool) -> Iterator[None]:
+def claimed(
+    directory: Path,
+    config: config_dict.ConfigDict,
+    overwrite: bool,
+    about: Mapping[str, Any] | None = None,
+) -> Iterator[None]:
     """Claims a work directory for a config while the context lasts.
 
     Writes `config.json` into a new one. One that holds a run of the same config is taken as it
@@ -66,6 +71,7 @@ def claimed(directory: Path, config: config_dict.ConfigDict, overwrite: bool) ->
       directory: created if absent.
       config: the validated config.
       overwrite: removes another run's files first.
+      about: what else `config.json` is to say.
 
     Raises:
       UserError: another process is using it, it holds another config, or it holds files that
@@ -88,7 +94,8 @@ def claimed(directory: Path, config: config_dict.ConfigDict, overwrite: bool) ->
             for name in OWNED:
                 path = directory / name
                 shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-        write_json(directory / "config.json", {"config": as_json(config), "versions": versions()})
+        document = {"config": as_json(config), "versions": versions(), **(about or {})}
+        write_json(directory / "config.json", document)
         yield
 
 

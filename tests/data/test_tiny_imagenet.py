@@ -117,7 +117,8 @@ def test_one_line_tells_what_was_found(tmp_path, monkeypatch):
     archive = write_zip(tmp_path / "a.zip", tiny())
     load(archive)
     assert told == [
-        f"tiny_imagenet: 3 classes; images: 9 train, 3 validation, 6 test, in {archive}"
+        f"{archive}: 12 training images, of which 3 are held out for validation, and 6 in val/, "
+        "which are the test images, of 3 classes"
     ]
 
 
