@@ -1,0 +1,119 @@
+"""What a run starts from: a model that was trained before, cut to the size of the run's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.experimental import multihost_utils
+from ml_collections import config_dict
+
+from barter_jax import pretrained
+from barter_jax.blueprint import Blueprint
+from barter_jax.core import selection
+from barter_jax.core.topology import UNITS, Topology
+from barter_jax.errors import UserError
+from barter_jax.training.inputs import Inputs
+
+log = logging.getLogger("barter_jax")
+
+PyTree = Any
+# Folded into the run's key for a fresh classifier.
+_CLASSIFIER = 4
+
+
+def parameters(
+    config: config_dict.ConfigDict, plan: Blueprint, inputs: Inputs, labels: Sequence[str]
+) -> PyTree | None:
+    """Unpadded parameters at the run's first topology, or None where it starts from scratch.
+
+    Of a larger model the most important units of each layer are taken over as they are
+    (`core.selection`); for `taylor` they are those of the first training batches, augmented, whose
+    position in the data is left as it was.
+
+    Args:
+      config: the validated config; `init` says what to do.
+      plan: the run.
+      inputs: its batches.
+      labels: its class names.
+
+    Raises:
+      UserError: the file cannot be used for this model, or is smaller than it.
+    """
+    if not config.init["from"]:
+        return None
+    dense = pretrained.read(config.init["from"], plan.model.head_width)
+    key = jax.random.fold_in(jax.random.key(config.seed), _CLASSIFIER)
+    fitted = pretrained.fit(
+        dense, plan.model, plan.image_size, plan.num_classes, key, labels=labels
+    )
+    for note in fitted.notes:
+        log.info("%s", note)
+    if fitted.topology == plan.initial:
+        log.info("starting from %s", dense.file)
+        return fitted.params
+    _check_size(config, fitted.topology, plan.initial)
+    table = plan.model.units()
+    importance = selection.importances(
+        jax.jit(jax.value_and_grad(_loss(plan, fitted.topology))),
+        table,
+        fitted.params,
+        _batches(config, inputs) if config.init.selection == "taylor" else (),
+        config.init.selection,
+        config.seed,
+    )
+    kept = selection.choose(importance, fitted.topology, plan.initial)
+    counts = ", ".join(
+        f"{sum(plan.initial.of(unit))} of {sum(fitted.topology.of(unit))} {unit}" for unit in UNITS
+    )
+    log.info("starting from %s: %s by %s", dense.file, counts, config.init.selection)
+    return selection.select(fitted.params, table, kept)
+
+
+def _check_size(config: config_dict.ConfigDict, have: Topology, want: Topology) -> None:
+    for unit in UNITS:
+        for layer, (n, m) in enumerate(zip(have.of(unit), want.of(unit), strict=True)):
+            if n < m:
+                raise UserError(
+                    f"config.init.from={config.init['from']}: layer {layer} has {n} {unit}, and "
+                    f"this run begins with {m}: start from a dense model or lower config.density"
+                )
+
+
+def _loss(plan: Blueprint, topology: Topology):
+    """The loss of a batch without dropout."""
+    module = plan.model.module(topology, plan.num_classes)
+
+    def loss(params, batch):
+        images, targets = batch
+        logits = module.apply({"params": params}, images, train=False)
+        return jnp.mean(optax.softmax_cross_entropy(logits, targets))
+
+    return loss
+
+
+def _whole(x: jax.Array) -> np.ndarray:
+    """An array on the host, the parts of other processes included."""
+    if x.is_fully_addressable:
+        return np.asarray(x)
+    return np.asarray(multihost_utils.process_allgather(x, tiled=True))
+
+
+def _batches(config: config_dict.ConfigDict, inputs: Inputs) -> Iterator[tuple[Any, Any]]:
+    """`init.batches` batches of at most `init.batch_size` images, from the start of the data."""
+    position, left, step = inputs.get_state(), config.init.batches, 0
+    try:
+        while left:
+            images, targets = map(_whole, inputs.prepare(step, inputs.next()))
+            size = min(config.init.batch_size, len(images))
+            for start in range(0, len(images) - size + 1, size)[:left]:
+                left -= 1
+                yield images[start : start + size], targets[start : start + size]
+            step += 1
+    finally:
+        inputs.set_state(position)
