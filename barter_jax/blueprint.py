@@ -204,6 +204,8 @@ def make(config: config_dict.ConfigDict, num_classes: int, num_train: int) -> Bl
         transfers,
     )
     bucket = Budget(config.bucket.heads, config.bucket.channels)
+    if config.method in FULL_SIZE:
+        bucket = Budget(1, 1)  # one shape, of which nothing can be shared
     return Blueprint(
         model=model,
         image_size=image_size,

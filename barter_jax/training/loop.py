@@ -209,7 +209,7 @@ class Run:
                 self.tx,
                 self.config.seed,
                 self._parameters(),
-                self.config.init.selection,
+                start.mask_selection(self.config),
             )
             self.step, self.updates = 0, 0
             self.best = self.latest = Evaluation()

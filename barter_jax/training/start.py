@@ -75,6 +75,15 @@ def parameters(
     return selection.select(fitted.params, table, kept)
 
 
+def mask_selection(config: config_dict.ConfigDict) -> str:
+    """How a masked method chooses its first weights or units: `"random"` or `"magnitude"`.
+
+    At random where it starts from scratch. Taylor's importance is one of units, not of weights.
+    """
+    random = not config.init["from"] or config.init.selection == "random"
+    return "random" if random else "magnitude"
+
+
 def _check_size(config: config_dict.ConfigDict, have: Topology, want: Topology) -> None:
     for unit in UNITS:
         for layer, (n, m) in enumerate(zip(have.of(unit), want.of(unit), strict=True)):
