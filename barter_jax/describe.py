@@ -5,6 +5,7 @@ python -m barter_jax.describe --config=configs/paper/cct_cifar100.py --config.de
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from absl import flags
@@ -14,6 +15,7 @@ from barter_jax import blueprint, cli
 from barter_jax.blueprint import Blueprint
 from barter_jax.core import accounting
 from barter_jax.core.topology import UNITS, Topology
+from barter_jax.training import state as state_lib
 
 flags.declare_key_flag("config")
 flags.declare_key_flag("json")
@@ -42,6 +44,28 @@ def describe(config: config_dict.ConfigDict, plan: Blueprint) -> dict[str, Any]:
         "bucket": {**_both(plan.bucket), "waste": plan.waste},
         "padded": plan.physical.to_json(),
         "shapes_at_most": plan.shapes_at_most,
+        "masked": _masked(plan),
+    }
+
+
+def _masked(plan: Blueprint) -> dict[str, Any] | None:
+    """What a masked method plans: its updates, and the active weights or units."""
+    if plan.masked is None:
+        return None
+    schedule = plan.masked.schedule
+    document: dict[str, Any] = {
+        "every_steps": schedule.every,
+        "stop_fraction": schedule.stop_fraction,
+        "drop_fraction": [schedule.start, schedule.end],
+    }
+    if plan.masked.counts:
+        return {**document, "active": plan.masked.counts.to_json()}
+    params = state_lib.abstract_params(plan, plan.initial)
+    layers = plan.masked.layers(params)
+    return {
+        **document,
+        "active": sum(plan.masked.planned(params)),
+        "weights": sum(math.prod(layer.shape) for layer in layers),
     }
 
 
@@ -79,11 +103,27 @@ def render(doc: dict[str, Any]) -> str:
             f"{n}" if n == p else f"{n}({p})" for n, p in zip(initial, padded, strict=True)
         )
         lines.append(f"  {unit:<9}{doc['budget'][unit]:>8}{doc['transfers'][unit]:>10}   {layers}")
+    if doc["masked"]:
+        return "\n".join([*lines, "", *_masked_lines(doc["masked"])])
     lines += ["", f"  {len(doc['updates'])} topology updates planned"]
     if doc["updates"]:
         lines.append("      step   heads  channels")
         lines += [f"  {u['step']:>8}{u['heads']:>8}{u['channels']:>10}" for u in doc["updates"]]
     return "\n".join(lines)
+
+
+def _masked_lines(masked: dict[str, Any]) -> list[str]:
+    start, end = masked["drop_fraction"]
+    if "weights" in masked:
+        share = masked["active"] / masked["weights"]
+        active = f"{masked['active']:,} of {masked['weights']:,} weights ({share:.1%})"
+    else:
+        active = ", ".join(f"{sum(masked['active'][unit])} {unit}" for unit in UNITS)
+    return [
+        f"  {active} are active under masks, which change every {masked['every_steps']} steps up "
+        f"to {masked['stop_fraction']:.0%} of the run,",
+        f"  replacing {start:g} of the active ones at first and {end:g} at last",
+    ]
 
 
 def main(config: config_dict.ConfigDict) -> None:

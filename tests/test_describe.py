@@ -159,3 +159,23 @@ def test_the_other_configs_describe_themselves(name):
     assert document["parameters"] < document["dense"]["parameters"]
     for unit, total in document["transfers"].items():
         assert sum(update[unit] for update in document["updates"]) == total > 0
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("rigl", "weights (30.0%) are active under masks, which change every 100 steps up to 75%"),
+        ("snfs", "which change every 1054 steps"),
+        ("s2vite", "33 heads, 1033 channels are active"),
+    ],
+)
+def test_masked_methods_tell_what_is_active(method, words):
+    result = commands.run(
+        "barter_jax.describe",
+        "--config=configs/paper/vit_tiny_imagenet.py",
+        f"--config.method={method}",
+        "--config.density=0.3",
+    )
+    assert result.code == 0, result.stderr
+    assert words in result.stdout
+    assert "topology updates" not in result.stdout

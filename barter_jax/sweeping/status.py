@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,8 @@ def record_failure(paths: Paths, code: int, error: str) -> None:
 def last_line(log: Path) -> str:
     """The last line that a run printed, without the time before it."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return re.sub(r"^\d\d:\d\d:\d\d ", "", last)
 
 
 def _is_of(directory: Path, config: config_dict.ConfigDict) -> bool:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from barter_jax.core.barter import Barter
-from barter_jax.masked.step import make_scores
+from barter_jax.masked.attention import make_scores
 from barter_jax.masked.layers import apply_masks
 from barter_jax.masked.masked import S2VITE, Masked
 from barter_jax.training import metrics

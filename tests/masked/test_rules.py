@@ -61,7 +61,7 @@ def test_set_drops_the_smallest_and_grows_evenly_at_random():
 def test_snfs_by_hand():
     active = [mask([1, 1], [0, 0]), mask([1, 1, 0], [1, 1, 0])]
     weights = [np.array([[1, -2], [0, 0]], F), np.array([[1, 2, 0], [-3, 4, 0]], F)]
-    ema = [np.array([[0.2, -0.4], [-0.9, 0.1]], F), np.array([[0.1, 0.1, 0.7], [0.1, 0.1, 0.5]], F)]
+    ema = [np.array([[0.2, -0.4], [-0.9, 0.1]], F), np.array([[0.1, 0.1, 2.7], [0.1, 0.1, 2.5]], F)]
     # One of two and two of four go. Means over the active are 0.3 and 0.1: three quarters of three,
     # 2.25, against 0.75; the larger remainder takes the third.
     found = quick.jit(snfs.update)(active, weights, ema, F(0.5))

@@ -14,11 +14,10 @@ from barter_jax.core.barter import Barter
 from barter_jax.core.topology import UNITS, Topology
 from barter_jax.core.units import UnitTable
 from barter_jax.masked import export, s2vite
-from barter_jax.masked import step as step_lib
 from barter_jax.masked.layers import apply_masks, leaves_by_name
 from barter_jax.masked.masked import Masked
 from barter_jax.models import ViTConfig
-from barter_jax.training import step as training_step
+from barter_jax.training import step as step_lib
 from barter_jax.training.state import TrainState
 from tests.helpers import CLASSES, IMAGE_SIZE, loss_and_grads, random_params
 from tests.masked import quick
@@ -26,6 +25,7 @@ from tests.masked import quick
 # All matrices but the fused one have one shape, which is quick to compile.
 VIT = ViTConfig(layers=1, width=12, heads=6, head_width=2, channels=12, patch_size=4, drop_path=0.0)
 DENSE, COUNTS = Topology((6,), (12,)), Topology((3,), (5,))
+BARTER = Barter(units=VIT.units(), schedule=(), caps=DENSE, rule="static")
 STEPS, EVERY, BATCH = 24, 4, 8
 RUNS = {
     "set": {"density": 0.4},
@@ -52,16 +52,24 @@ def method(name):
     return Masked.for_method(**fields, units=VIT.units(), total_steps=STEPS, every_steps=EVERY)
 
 
-def start(name, tx, **fields):
+def start(name, tx):
     params = jax.tree.map(jnp.asarray, random_params(VIT, DENSE))
-    return step_lib.initial(method(name), tx, params, jax.random.key(1), **fields)
+    return begun(method(name), tx, params, BARTER)
+
+
+def begun(masked, tx, params, barter):
+    """The state before the first step."""
+    params, masks = masked.init(params, jax.random.key(1))
+    units = barter.init(params)[1]
+    return TrainState(jnp.int32(0), params, jax.jit(tx.init)(params), units, None, masks)
 
 
 @functools.cache
 def recorded(name):
     """All states of a run, its losses, and how often its step was traced."""
     tx = optax.adamw(optax.cosine_decay_schedule(3e-2, STEPS), weight_decay=0.01)
-    train = step_lib.make_masked_train_step(VIT.module(DENSE, CLASSES), tx, method(name))
+    module = VIT.module(DENSE, CLASSES)
+    train = step_lib.make_train_step(module, tx, BARTER, masked=method(name))
     traces = []
 
     @quick.jit
@@ -210,20 +218,19 @@ SMALL_UNITS = UnitTable.from_patterns(
 )
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-def test_without_masks_it_is_the_training_step(parts):
+def test_without_masks_it_is_the_training_step():
+    """With a batch in parts, an average and dropout."""
     images, targets = batch()
     params = jax.tree.map(np.asarray, Small().init(jax.random.key(0), images)["params"])
     masked = Masked.for_method("rigl", units=SMALL_UNITS, density=1.0, total_steps=10)
-    fields = {"micro_batches": parts, "ema_decay": 0.5}
-    ours = step_lib.initial(masked, SGD, params, jax.random.key(0), with_average=True)
-    ours, metrics = quick.jit(step_lib.make_masked_train_step(Small(), SGD, masked, **fields))(
-        ours, images, targets, jax.random.key(5)
-    )
+    fields = {"micro_batches": 2, "ema_decay": 0.05}
     barter = Barter(units=SMALL_UNITS, schedule=(), caps=Topology((), (6,)))
     ema = jax.tree.map(np.array, params)
+    ours = begun(masked, SGD, params, barter)._replace(ema=ema)
+    of_masked = step_lib.make_train_step(Small(), SGD, barter, masked=masked, **fields)
+    ours, metrics = quick.jit(of_masked)(ours, images, targets, jax.random.key(5))
     theirs = TrainState(np.int32(0), params, SGD.init(params), barter.init(params)[1], ema)
-    theirs, expected = quick.jit(training_step.make_train_step(Small(), SGD, barter, **fields))(
+    theirs, expected = quick.jit(step_lib.make_train_step(Small(), SGD, barter, **fields))(
         theirs, images, targets, jax.random.key(5)
     )
     jax.tree.map(
@@ -235,7 +242,7 @@ def test_without_masks_it_is_the_training_step(parts):
 
 
 def test_the_average_is_seen_under_the_masks():
-    state = start("set", SGD, with_average=True)
+    state = start("set", SGD)
     state = state._replace(ema=jax.tree.map(jnp.ones_like, state.params))
     expected = apply_masks(state.ema, state.masks.masks)
     jax.tree.map(np.testing.assert_array_equal, state.averaged, expected)
@@ -243,20 +250,19 @@ def test_the_average_is_seen_under_the_masks():
     assert state._replace(ema=None).averaged is state.params
 
 
-def test_scores_of_a_batch_in_parts_are_averaged():
-    """And other scores than the attention's may be given."""
+def test_scores_of_a_batch_in_parts_are_averaged(monkeypatch):
     calls = []
 
     def scores(params, images, targets, key):
         calls.append(len(images))
         return (jnp.mean(images) * jnp.ones(6),)
 
-    masked = method("repaired")
-    tx = SGD
-    train = step_lib.make_masked_train_step(
-        VIT.module(DENSE, CLASSES), tx, masked, scores, micro_batches=4
+    monkeypatch.setattr(step_lib, "make_scores", lambda module: scores)
+    module = VIT.module(DENSE, CLASSES)
+    train = step_lib.make_train_step(
+        module, SGD, BARTER, masked=method("repaired"), micro_batches=4
     )
-    jax.eval_shape(train, start("repaired", tx), *batch(), jax.random.key(0))
+    jax.eval_shape(train, start("repaired", SGD), *batch(), jax.random.key(0))
     assert calls and set(calls) == {BATCH // 4}
     images, targets = batch()
     found = step_lib._mean_over_parts(scores, 4, {}, images, targets, jax.random.key(0))

@@ -96,13 +96,13 @@ def paths_of(root: pathlib.Path, *methods, seeds=(0,)):
 
 
 def test_a_failure_does_not_keep_the_others(stand_in, tmp_path):
-    stand_in("print('begun'); print('error: no', file=sys.stderr); sys.exit(3)")
+    stand_in("print('begun'); print('12:00:59 error: no', file=sys.stderr); sys.exit(3)")
     all_paths = paths_of(tmp_path / "s", "static", "barter")
     runner.run(all_paths, tiny.config(), [], [None])
     for paths in all_paths:
         row = status.read(paths, tiny.config())
         assert (row["state"], row["exit_code"], row["error"]) == ("failed", 3, "error: no")
-        assert paths.log.read_text() == "begun\nerror: no\n"
+        assert paths.log.read_text() == "begun\n12:00:59 error: no\n"
 
 
 def test_each_run_has_a_device_of_its_own(stand_in, tmp_path):
