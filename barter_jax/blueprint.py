@@ -150,8 +150,8 @@ def check_data(config: config_dict.ConfigDict, dataset: sources.ImageDataset) ->
     for field, value in found.items():
         if config.data[field] not in (None, value):
             raise UserError(
-                f"config.data.{field} is {config.data[field]}, but the data has {value}: "
-                "set it to that, or leave it out"
+                f"config.data.{field} is {config.data[field]}, but the data has {value}: if it is "
+                f"the data you want, set --config.data.{field}={value}"
             )
 
 

@@ -96,7 +96,8 @@ def default_config(model: str = "vit") -> config_dict.ConfigDict:
     c.augment.policy_fill = (128, 128, 128)  # colour of what comes in from outside
     c.augment.erase_probability = 0.0  # random erasing, after normalisation
     c.augment.erase_area = (0.02, 1 / 3)  # part of the image
-    c.augment.erase_ratio = (0.3, 1 / 0.3)  # height over width, log-uniform
+    c.augment.erase_ratio = (0.3, 1 / 0.3)  # height over width
+    c.augment.erase_ratio_law = "log"  # log-uniform, or uniform: tall boxes oftener than wide ones
     c.augment.erase_mode = "constant"  # constant, or pixel: standard normal noise
     c.augment.erase_value = (0.0, 0.0, 0.0)  # constant: in normalised values; 0 is the mean colour
     c.augment.mix_probability = 1.0  # that a batch is mixed, if either alpha is above 0
@@ -287,6 +288,7 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "augment.erase_probability": _FRACTION,
     "augment.erase_area": _PART,
     "augment.erase_ratio": _ORDERED,
+    "augment.erase_ratio_law": _choice("log", "uniform"),
     "augment.erase_mode": _choice("constant", "pixel"),
     "augment.erase_value": (lambda v: all(math.isfinite(x) for x in v), "finite in every channel"),
     "augment.mix_probability": _FRACTION,

@@ -97,6 +97,8 @@ MISTAKES = {
     "model.dtype=float64": ("model.dtype", "bfloat16"),
     "model.heads=0": ("model.heads",),
     "model.drop_path=1": ("model.drop_path",),
+    "model.attention_dropout=0.9999999999": ("model.attention_dropout", "0.999"),
+    "augment.erase_ratio_law=cubic": ("config.augment.erase_ratio_law", "uniform"),
     "data.name=digit": ("data.name=digit", "digits"),
     # fields that do not go together
     "density=0.01": ("config.density=0.01", "use at least"),

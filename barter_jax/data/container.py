@@ -56,13 +56,15 @@ class Folder:
 class Zip:
     """A zip archive, with one open handle per reading thread: a shared one is not thread-safe."""
 
-    def __init__(self, path: pathlib.Path):
+    def __init__(self, path: pathlib.Path, remedy: str = REMEDY):
+        """Takes the archive's path, and what an error advises where it is none."""
         self._path = path
+        self._remedy = remedy
         self._local = threading.local()
 
     def __reduce__(self):
         # Handles stay where they are; a process that gets the archive opens its own.
-        return Zip, (self._path,)
+        return Zip, (self._path, self._remedy)
 
     def entries(self) -> tuple[list[str], list[str]]:
         files: set[str] = set()
@@ -94,25 +96,25 @@ class Zip:
                 self._local.handle = zipfile.ZipFile(self._path)
             except zipfile.BadZipFile as error:
                 raise UserError(
-                    f"data.dir={self._path} is a file but no zip archive ({error}): {REMEDY}"
+                    f"data.dir={self._path} is a file but no zip archive ({error}): {self._remedy}"
                 ) from error
         return self._local.handle
 
 
-def open_container(dir: str | os.PathLike[str] | None) -> Container:
-    """Opens a folder or a zip archive; `~` is expanded.
+def open_container(dir: str | os.PathLike[str] | None, remedy: str = REMEDY) -> Container:
+    """Opens a folder or a zip archive; `~` is expanded. `remedy` is what errors advise.
 
     Raises:
         UserError: when `dir` is not set or there is nothing.
     """
     if not dir:
-        raise UserError(f"data.dir is not set: {REMEDY}")
+        raise UserError(f"data.dir is not set: {remedy}")
     path = pathlib.Path(dir).expanduser()
     if path.is_dir():
         return Folder(path)
     if not path.exists():
-        raise UserError(f"data.dir={path} does not exist: {REMEDY}")
-    return Zip(path)
+        raise UserError(f"data.dir={path} does not exist: {remedy}")
+    return Zip(path, remedy)
 
 
 def _wanted(name: str) -> bool:

@@ -32,6 +32,9 @@ class CentreCropped(ImageSource):
         self.labels = source.labels
         self.in_memory = source.in_memory
 
+    def identity(self) -> bytes:
+        return self._source.identity()
+
     def __getitem__(self, index: int) -> Item:
         return self._cut(self._source[index])
 

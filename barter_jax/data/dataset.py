@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,6 +29,10 @@ class ImageSource(abc.ABC):
     @abc.abstractmethod
     def __getitem__(self, index: int) -> Item:
         """Returns {"image": uint8 [H, W, 3], "label": int32 scalar}; IndexError past the end."""
+
+    def identity(self) -> bytes:
+        """Returns what tells these images from others, without reading one: here the labels."""
+        return self.labels.tobytes()
 
     def read(self, indices: Sequence[int] | np.ndarray) -> Item:
         """Returns {"image": uint8 [n, H, W, 3], "label": int32 [n]} for n >= 1 indices."""
@@ -71,6 +76,9 @@ class Subset(ImageSource):
         self.labels = source.labels[self._indices]
         self.in_memory = source.in_memory
 
+    def identity(self) -> bytes:
+        return self._source.identity() + self._indices.tobytes()
+
     def __getitem__(self, index: int) -> Item:
         return self._source[int(self._indices[index])]
 
@@ -102,6 +110,18 @@ class ImageDataset:
                     f"{len(self.class_names)} classes have 0 to {len(self.class_names) - 1}: mend "
                     "its label, or set data.name to a data set that is labelled"
                 )
+
+    def identity(self) -> dict[str, int | str]:
+        """Returns the sizes, and a hash of the class names and of which images are in which split.
+
+        By names and labels, without reading an image: what a file holds may change unseen.
+        """
+        splits = {name: getattr(self, name) for name in ("train", "validation", "test")}
+        digest = hashlib.sha256("\n".join(self.class_names).encode())
+        for source in splits.values():
+            digest.update(hashlib.sha256(source.identity()).digest())
+        sizes = {name: len(source) for name, source in splits.items()}
+        return {"classes": len(self.class_names), **sizes, "hash": digest.hexdigest()}
 
 
 def stack_items(items: Sequence[Item]) -> Item:

@@ -56,6 +56,9 @@ class FileSource(ImageSource):
         self._resize = resize
         self.labels = labels
 
+    def identity(self) -> bytes:
+        return "\n".join(self._names).encode() + self.labels.tobytes()
+
     def __getitem__(self, index: int) -> Item:
         place = self._container.describe(self._names[index])
         try:
@@ -89,11 +92,11 @@ def load(
         split: FileSource(container, names, labels, image_size, resize)
         for split, (names, labels) in layout.splits.items()
     }
-    _tell_missing_classes(layout, "test", layout.splits["test"][1])
+    _tell_missing_classes(dir, layout, "test", layout.splits["test"][1])
     if held_out is None:
-        _tell_missing_classes(layout, "validation", layout.splits["validation"][1])
+        _tell_missing_classes(dir, layout, "validation", layout.splits["validation"][1])
     else:
-        _tell_missing_classes(layout, "validation", layout.splits["train"][1][held_out[1]])
+        _tell_missing_classes(dir, layout, "validation", layout.splits["train"][1][held_out[1]])
     sources["train"][0]  # A wrong data.image_size fails here, also when decoding is put off.
     sources = cache_if_fits(sources, image_size, cache_mb)
     train = sources["train"]
@@ -165,13 +168,19 @@ def scan(container: Container, dir: str | os.PathLike[str] | None) -> Layout:
     return Layout(names, images)
 
 
-def _tell_missing_classes(layout: Layout, split: str, labels: np.ndarray) -> None:
-    """Warns of classes that a split has no images of: they pull its macro-F1 down."""
+def _tell_missing_classes(
+    dir: str | os.PathLike[str] | None, layout: Layout, split: str, labels: np.ndarray
+) -> None:
+    """Warns of classes that a split has no images of: they pull its macro-F1 down.
+
+    No error: with few images of one's own a class may have none to spare.
+    """
     missing = np.setdiff1d(np.arange(len(layout.class_names)), labels)
     if len(missing):
         names = ", ".join(layout.class_names[label] for label in missing[:5])
         log.warning(
-            "%d of %d classes have no %s images, and F1 there is 0 for them: %s%s",
+            "data.dir=%s: %d of %d classes have no %s images, and F1 there is 0 for them: %s%s",
+            dir,
             len(missing),
             len(layout.class_names),
             split,

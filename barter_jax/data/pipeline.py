@@ -11,7 +11,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from fractions import Fraction
-from multiprocessing import parent_process
+from multiprocessing import parent_process, resource_tracker
 from typing import Any
 
 import grain
@@ -109,7 +109,7 @@ class TrainBatches(Iterator[Item]):
         # turn has not come yet would not be closed. The processes start with the signals blocked,
         # as the threads that start them have it from this one: a Ctrl-C is for the parent alone.
         iterator.get_state()
-        with _blocked_signals():
+        with _blocked_signals(), _quiet_tracker():
             iterator.start_prefetch()
         return iterator
 
@@ -285,6 +285,25 @@ def _blocked_signals() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _quiet_tracker() -> Iterator[None]:
+    """Has Python's own process that frees shared memory do so without a word.
+
+    Batches that were on their way when a run ends are what it is there for.
+    """
+    name, quiet = "PYTHONWARNINGS", "ignore::UserWarning:multiprocessing.resource_tracker"
+    before = os.environ.get(name)
+    os.environ[name] = f"{before},{quiet}" if before else quiet
+    try:
+        resource_tracker.ensure_running()
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _forget_frames(error: BaseException) -> None:

@@ -64,7 +64,7 @@ def load(
             resize=resize,
             cache_mb=cache_mb,
         )
-    container = open_container(place)
+    container = open_container(place, _REMEDY)
     layout = scan(container, place)
     # Before decoding: a wrong fraction should not cost minutes to find out.
     held_out = stratified_split(layout.splits["train"][1], validation_fraction, seed)
@@ -93,7 +93,7 @@ def class_names(dir: str | os.PathLike[str] | None) -> tuple[str, ...]:
     place = find(dir)
     if place is None:
         return _open_prepared(dir).class_names
-    return scan(open_container(place), place).class_names
+    return scan(open_container(place, _REMEDY), place).class_names
 
 
 def find(dir: str | os.PathLike[str] | None) -> pathlib.Path | None:

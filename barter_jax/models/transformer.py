@@ -17,6 +17,9 @@ from barter_jax.errors import UserError
 from barter_jax.models import layers, ops
 from barter_jax.models.layers import DTYPES, Dtype
 
+# Nearer to 1, a draw of 32 bits could keep nothing at all.
+_MOST_DROPPED = 0.999
+
 
 class Transformer(nn.Module):
     """Base of the models: heads and channels per layer as the topology says.
@@ -179,9 +182,10 @@ class TransformerConfig:
                     f"config.model.{field} must be at least 1, got {getattr(self, field)}"
                 )
         for field in ("attention_dropout", "drop_path"):
-            if not 0 <= getattr(self, field) < 1:
+            if not 0 <= getattr(self, field) <= _MOST_DROPPED:
                 raise UserError(
-                    f"config.model.{field} must be in [0, 1), got {getattr(self, field)}"
+                    f"config.model.{field} must be in [0, {_MOST_DROPPED}], got "
+                    f"{getattr(self, field)}"
                 )
         if self.dtype not in DTYPES:
             raise UserError(

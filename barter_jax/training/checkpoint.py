@@ -60,6 +60,7 @@ class Bookkeeping:
       seconds: wall-clock so far by kind.
       updates: topology updates so far that moved a unit.
       config: the run's config, so that a checkpoint can be understood by itself.
+      dataset: `ImageDataset.identity` of its data; older checkpoints have none.
     """
 
     step: int
@@ -71,6 +72,7 @@ class Bookkeeping:
     seconds: dict[str, float]
     updates: int
     config: dict[str, Any]
+    dataset: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -121,6 +121,8 @@ def _train(
             // config.train.micro_batches,
         }
     )
+    identity = dataset.identity()
+    hosts.agree("data set", identity)
     dataset = cached(dataset, blueprint_lib.load_size(config), config.data.cache_mb)
     with contextlib.ExitStack() as stack:
         about = {
@@ -130,7 +132,7 @@ def _train(
         }
         claim = workdir.claimed(directory, config, overwrite, about)
         hosts.from_first(lambda: stack.enter_context(claim))
-        run = Run(config, directory, plan, barter, tx, placement, dataset, hosts)
+        run = Run(config, directory, plan, barter, tx, placement, dataset, identity, hosts)
         stack.enter_context(contextlib.closing(run))
         return run.run(stop)
 
@@ -148,8 +150,8 @@ def _finished(file: Path) -> dict[str, Any]:
 class Run:
     """One run: device state, host bookkeeping, and what the first process writes."""
 
-    def __init__(self, config, directory, plan, barter, tx, placement, dataset, hosts):
-        self.hosts = hosts
+    def __init__(self, config, directory, plan, barter, tx, placement, dataset, identity, hosts):
+        self.identity, self.hosts = identity, hosts
         self.config, self.directory, self.plan = config, directory, plan
         self.barter, self.tx, self.placement, self.dataset = barter, tx, placement, dataset
         self.shapes = Shapes(
@@ -191,7 +193,7 @@ class Run:
             directory / "tensorboard", config.log.tensorboard and hosts.first, resumed_at + 1
         )
         self.console = Console(plan.total_steps, resumed_at, silent=not hosts.first)
-        self._resumed_at = resumed_at
+        self._resumed_at = self._saved_at = resumed_at
         spent = self.clock.seconds()
         self._step_seconds = spent["step"]
         # Without compiling, which does not go on at the rate of the first steps.
@@ -215,6 +217,7 @@ class Run:
             self.best = self.latest = Evaluation()
             self.window = Window({})
         else:
+            self._check_data(books.dataset)
             self.step, self.updates = books.step, books.updates
             self.progress = self.barter.resume(books.progress)
             self.best, self.latest = books.best, books.latest
@@ -229,6 +232,22 @@ class Run:
             )
             self.inputs.set_state(books.data)
         self.state = self.placement.replicate(state)
+
+    def _check_data(self, theirs: dict[str, Any] | None) -> None:
+        """Refuses other data than the checkpoint's: what was held out would be trained on."""
+        if theirs in (None, self.identity):
+            return
+        sizes = [name for name in self.identity if theirs.get(name) != self.identity[name]]
+        said = ", ".join(
+            f"{theirs.get(name)} then and {self.identity[name]} now ({name})"
+            for name in sizes
+            if name != "hash"
+        )
+        raise UserError(
+            f"config.data.dir={self.config.data.dir} is not as it was when the run in "
+            f"{self.directory} began: {said or 'as many images, but others'}. Put it back, or give "
+            "another --workdir, or --overwrite to start afresh there"
+        )
 
     def _parameters(self) -> Any:
         """What the run starts from, the same in every process; None for random parameters."""
@@ -271,8 +290,7 @@ class Run:
         while self.step < total:
             if self.barter.due(self.step, self.progress):
                 entry = self.update_topology()
-            with self.clock.charge("data"):
-                batch = self.inputs.next()
+            batch = self._next_batch()
             images, targets = self.inputs.prepare(self.step, batch)
             self.state, values = entry.train(self.state, images, targets, self.train_key)
             self.step += 1
@@ -296,6 +314,18 @@ class Run:
                 self.look_ahead(self.shapes.looks[self.step])
             self.shapes.collect(self.progress.physical)
         return self.finish()
+
+    def _next_batch(self) -> dict[str, jax.Array]:
+        try:
+            with self.clock.charge("data"):
+                return self.inputs.next()
+        except UserError as error:
+            # An image that cannot be read: once it is mended, the run goes on from here.
+            if self.step > self._saved_at and self.hosts.count == 1:
+                self.checkpoint()
+                self.checkpoints.wait()
+                self.console.say(f"saved at step {self.step}")
+            raise error
 
     def close(self) -> None:
         """Waits for saves and closes files."""
@@ -496,6 +526,7 @@ class Run:
             for name, leaf in named_leaves(state).items():
                 if not np.all(np.isfinite(leaf)):
                     raise diverged(self.step, f"{name} is not finite")
+        self._saved_at = self.step
         if not self.checkpoints:
             return
         self.checkpoints.save(
@@ -510,6 +541,7 @@ class Run:
                 seconds=self.clock.seconds(),
                 updates=self.updates,
                 config=workdir.as_json(self.config),
+                dataset=self.identity,
             ),
         )
 

@@ -4,8 +4,9 @@
 
 The data comes through TensorFlow Datasets into data.dir (by default ~/tensorflow_datasets). 5,000
 of the 50,000 training images are held out by seed and select the model; the test images are touched
-once. The recipe is the public one of the model (SHI-Labs, Compact-Transformers), but for the
-paper's own learning rate, weight decay and epochs. On accelerators add
+once. The recipe follows the public one of the model (SHI-Labs, Compact-Transformers), but for the
+paper's own learning rate, weight decay and epochs; and where timm draws bilinear or bicubic
+interpolation at random, crops are bicubic here and RandAugment bilinear. On accelerators add
 --config.model.dtype=bfloat16.
 """
 

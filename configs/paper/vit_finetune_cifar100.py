@@ -30,6 +30,7 @@ def get_config():
     config.augment.policy = "autoaugment_cifar"
     config.augment.erase_probability = 0.25
     config.augment.erase_area = (0.02, 0.4)
+    config.augment.erase_ratio_law = "uniform"
     # As in configs/paper/vit_tiny_imagenet.py: the data's mean, after normalisation.
     config.augment.erase_value = (0.5070, 0.4865, 0.4409)
     config.augment.mix_probability = 0.5

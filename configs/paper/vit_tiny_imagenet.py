@@ -5,10 +5,12 @@
 
 data.dir is the archive, the folder extracted from it, or where TensorFlow Datasets keeps its data;
 without one the archive is downloaded. 10,000 of the 100,000 training images are held out by seed
-and select the model; the archive's val/ images are the test set, touched once. The recipe is the
-public one for ViTs on small data sets (hananshafi, vits-for-small-scale-datasets), but for the
-paper's own learning rate, weight decay and epochs. On accelerators add
---config.model.dtype=bfloat16.
+and select the model; the archive's val/ images are the test set, touched once.
+
+The recipe follows the public one for ViTs on small data sets (hananshafi,
+vits-for-small-scale-datasets), but for the paper's own learning rate, weight decay and epochs, and
+for details of AutoAugment: rotations go both ways, as in most implementations, and what is rotated,
+sheared or shifted is interpolated linearly. On accelerators add --config.model.dtype=bfloat16.
 """
 
 from barter_jax.config import default_config
@@ -31,6 +33,7 @@ def get_config():
     config.augment.policy = "autoaugment_imagenet"
     config.augment.erase_probability = 0.25
     config.augment.erase_area = (0.02, 0.4)
+    config.augment.erase_ratio_law = "uniform"
     # The public code fills with the data's mean after normalisation, that is, with these values
     # where 0 would be the mean colour.
     config.augment.erase_value = (0.4802, 0.4481, 0.3975)

@@ -326,15 +326,19 @@ def test_classes_without_test_or_validation_images_are_told(tmp_path, monkeypatc
     files = {name: data for name, data in animals().items() if not name.startswith("test/cat/")}
     files |= {f"train/{name}/0.png": encode(noise(0)) for name in "abcdef"}
     files |= {"val/dog/0.png": encode(noise(1))}
-    assert warnings_of(write(tmp_path / "fewer", files), monkeypatch) == [
-        "7 of 8 classes have no test images, and F1 there is 0 for them: a, b, c, cat, d, ...",
-        "7 of 8 classes have no validation images, and F1 there is 0 for them: a, b, c, cat, d, "
-        "...",
+    root = write(tmp_path / "fewer", files)
+    assert warnings_of(root, monkeypatch) == [
+        f"data.dir={root}: 7 of 8 classes have no {split} images, and F1 there is 0 for them: "
+        "a, b, c, cat, d, ..."
+        for split in ("test", "validation")
     ]
     # One image of eight is held out, and the class emu has but one.
     files = animals() | {"train/emu/0.png": encode(noise(0)), "test/emu/0.png": encode(noise(1))}
     (told,) = warnings_of(write(tmp_path / "few", files), monkeypatch, validation_fraction=0.3)
-    assert told == "1 of 3 classes have no validation images, and F1 there is 0 for them: emu"
+    assert told == (
+        f"data.dir={tmp_path / 'few'}: 1 of 3 classes have no validation images, and F1 there is "
+        "0 for them: emu"
+    )
 
 
 def test_files_that_are_left_out_are_told(tmp_path, monkeypatch):

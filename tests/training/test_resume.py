@@ -8,7 +8,9 @@ import time
 import numpy as np
 import pytest
 
+from barter_jax import blueprint as blueprint_lib
 from barter_jax.core.barter import Progress
+from barter_jax.data.pipeline import train_batches
 from barter_jax.deploy import evaluate as deployed
 from barter_jax.deploy import model as compact
 from barter_jax.errors import UserError
@@ -17,6 +19,7 @@ from barter_jax.training.checkpoint import Checkpoints, named_leaves
 from barter_jax.training.inputs import Inputs
 from barter_jax.training.signals import Stopped
 from barter_jax.training.writers import JsonLines
+from tests.data import helpers
 from tests.training import commands, tiny
 from tests.training.tiny import STEPS, UPDATES_AT, Crash
 
@@ -267,6 +270,89 @@ def test_a_finished_run_is_left_as_it_is(tmp_path):
 
 
 # --- with another config -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A folder of 24 images of 8x8 pixels, and a config that decodes them as they come."""
+    root = tmp_path / "photos"
+    files = {}
+    for i in range(24):
+        split = "test" if i < 4 else "train"
+        files[f"{split}/{'ab'[i % 2]}/{i:02}.png"] = helpers.encode(helpers.noise(i, 8))
+    helpers.write(root, files)
+    config = tiny.config(
+        data__name="folder",
+        data__dir=str(root),
+        data__validation_fraction=0.2,
+        data__cache_mb=0,
+        data__threads=0,
+        train__batch_size=4,
+        checkpoint__every_steps=100,
+        train__eval_every_steps=100,
+    )
+    return root, config
+
+
+def crash_at_update(config, directory, monkeypatch, number):
+    with monkeypatch.context() as patch:
+        tiny.crash_on_call(patch, loop.Run, "update_topology", number)
+        with pytest.raises(Crash):
+            tiny.train(config, directory)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda root: (root / "train/a/10.png").unlink(), "16 then and 15 now .train."),
+        (lambda root: (root / "train/a/10.png").rename(root / "train/a/98.png"), "but others"),
+        (lambda root: (root / "test/a/02.png").unlink(), "4 then and 3 now .test."),
+    ],
+)
+def test_other_data_is_refused(change, said, photos, tmp_path, monkeypatch):
+    """What was held out for validation would be trained on, without a word."""
+    root, config = photos
+    config.checkpoint.every_steps = 2
+    crash_at_update(config, tmp_path / "run", monkeypatch, 2)
+    before = tiny.snapshot(tmp_path / "run" / "checkpoints")
+    change(root)
+    with pytest.raises(UserError, match=said):
+        tiny.train(config, tmp_path / "run")
+    assert tiny.snapshot(tmp_path / "run" / "checkpoints") == before
+
+
+def test_an_unreadable_image_loses_no_step(photos, tmp_path):
+    """Mended, the same command goes on and comes to the same bits."""
+    root, config = photos
+    tiny.train(config, tmp_path / "whole")
+    # The first image of the third batch.
+    order = train_batches(
+        helpers.numbered(16), batch_size=4, seed=config.seed, num_threads=0, prefetch=0
+    )
+    index = [next(order)["label"] for _ in range(3)][2][0]
+    train = blueprint_lib.load_data(config).train
+    damaged = root / train._source._names[train._indices[index]]
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:40])
+    with pytest.raises(UserError, match=damaged.name):
+        tiny.train(config, tmp_path / "run")
+    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints", 1)
+    saved = checkpoints.latest_step()
+    checkpoints.close()
+    # One batch is read ahead.
+    assert saved == 1
+    damaged.write_bytes(content)
+    tiny.train(config, tmp_path / "run")
+    models = [tmp_path / run / "model/model.safetensors" for run in ("run", "whole")]
+    assert models[0].read_bytes() == models[1].read_bytes()
+    metrics = [
+        [
+            tiny.without(row, "images_per_second")
+            for row in tiny.rows(tmp_path / run, "metrics.jsonl")
+        ]
+        for run in ("run", "whole")
+    ]
+    assert metrics[0] == metrics[1]
 
 
 def test_another_seed_is_refused(tmp_path, monkeypatch):

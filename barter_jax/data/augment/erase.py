@@ -28,8 +28,8 @@ def draw(uniform: jax.Array, settings: Augmentation, shape: tuple[int, int]) -> 
     """Draws whether and what to erase of an image of height and width `shape`.
 
     Of ten boxes, whose area is a uniform part of the image and whose height over width is
-    log-uniform, the first smaller than the image in both directions is placed uniformly; if there
-    is none, nothing is erased.
+    log-uniform or uniform, the first smaller than the image in both directions is placed
+    uniformly; if there is none, nothing is erased.
 
     Args:
         uniform: random numbers in (0, 1), float32 [NUMBERS]; they decide everything.
@@ -40,7 +40,8 @@ def draw(uniform: jax.Array, settings: Augmentation, shape: tuple[int, int]) -> 
         The `box` of an Erase.
     """
     area, ratio = settings.erase_area, settings.erase_ratio
-    box, found = fitting_boxes(uniform[1:], shape, area, ratio, slack=1)
+    log = settings.erase_ratio_law == "log"
+    box, found = fitting_boxes(uniform[1:], shape, area, ratio, slack=1, log=log)
     return jnp.where((uniform[0] < settings.erase_probability) & found, box, 0)
 
 

@@ -198,7 +198,10 @@ def _auto_augment(uniform: jax.Array, settings: Augmentation) -> tuple[jax.Array
 
 
 def _auto_arguments(level: jax.Array, side: jax.Array) -> dict[str, jax.Array]:
-    """Returns the arguments, as the usual PyTorch code scales them, at levels in 0..1."""
+    """Returns the arguments, scaled as in torchvision, at levels in 0..1.
+
+    Some implementations rotate one way only.
+    """
     return {
         "Rotate": side * 30 * level,
         "Posterize": 8 - jnp.round(4 * level),

@@ -58,6 +58,7 @@ def fitting_boxes(
     area: tuple[float, float],
     ratio: tuple[float, float],
     slack: int,
+    log: bool = True,
 ) -> tuple[jax.Array, jax.Array]:
     """Draws ten boxes and takes the first that fits into the image, placed uniformly.
 
@@ -65,19 +66,23 @@ def fitting_boxes(
         uniform: float32 [BOX_NUMBERS]; they decide everything.
         shape: height and width of the image.
         area: bounds of the part of the image's area, uniform.
-        ratio: bounds of height over width, log-uniform.
+        ratio: bounds of height over width.
         slack: by how much height and width must at least be below those of the image.
+        log: whether the ratio is log-uniform; else it is uniform.
 
     Returns:
         top, left, height and width, int32 [4], and whether any fits, bool; if none does, the box
-        is without meaning. A side may be 0.
+        is without meaning.
     """
     at_area, at_ratio, at_top, at_left = uniform.reshape(4, _ATTEMPTS)
     target = (area[0] + (area[1] - area[0]) * at_area) * (shape[0] * shape[1])
-    low, high = jnp.log(jnp.asarray(ratio, jnp.float32))
-    aspect = jnp.exp(low + (high - low) * at_ratio)
-    height = jnp.round(jnp.sqrt(target * aspect)).astype(jnp.int32)
-    width = jnp.round(jnp.sqrt(target / aspect)).astype(jnp.int32)
+    low, high = jnp.asarray(ratio, jnp.float32)
+    if log:
+        aspect = jnp.exp(jnp.log(low) + (jnp.log(high) - jnp.log(low)) * at_ratio)
+    else:
+        aspect = low + (high - low) * at_ratio
+    height = jnp.maximum(jnp.round(jnp.sqrt(target * aspect)).astype(jnp.int32), 1)
+    width = jnp.maximum(jnp.round(jnp.sqrt(target / aspect)).astype(jnp.int32), 1)
     fits = (height <= shape[0] - slack) & (width <= shape[1] - slack)
     top = below(at_top, shape[0] - height + 1)
     left = below(at_left, shape[1] - width + 1)

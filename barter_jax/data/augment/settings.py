@@ -11,6 +11,7 @@ _CHOICES = {
     "crop_interpolation": ("bilinear", "bicubic"),
     "policy": ("none", "randaugment", "autoaugment_imagenet", "autoaugment_cifar"),
     "policy_interpolation": ("nearest", "bilinear"),
+    "erase_ratio_law": ("log", "uniform"),
     "erase_mode": ("constant", "pixel"),
     "mix_pairs": ("permutation", "flip"),
 }
@@ -61,6 +62,7 @@ class Augmentation:
     erase_probability: float = 0.0
     erase_area: tuple[float, float] = (0.02, 1 / 3)
     erase_ratio: tuple[float, float] = (0.3, 1 / 0.3)
+    erase_ratio_law: str = "log"
     erase_mode: str = "constant"
     erase_value: tuple[float, float, float] = (0.0, 0.0, 0.0)
     mix_probability: float = 1.0

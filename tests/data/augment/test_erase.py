@@ -38,6 +38,25 @@ def test_boxes_follow_their_definition():
     assert_uniform((left + 0.5) / (300 - width + 1), 0, 1)
 
 
+def test_a_uniform_ratio_makes_tall_boxes_oftener():
+    settings = dataclasses.replace(
+        SETTINGS, erase_probability=1.0, erase_ratio=(0.25, 4.0), erase_ratio_law="uniform"
+    )
+    *_, height, width = drawn(settings, (300, 300)).T
+    assert_rate(height > width, 0.8)
+    ratio = height / width
+    spread = 3.75 / np.sqrt(12)
+    # Whole pixels move the ratio a little.
+    assert abs(ratio.mean() - 2.125) < 4.5 * spread / np.sqrt(COUNT) + 0.01
+    assert abs(ratio.std() - spread) < 0.03
+
+
+def test_the_smallest_box_has_a_pixel():
+    settings = dataclasses.replace(SETTINGS, erase_probability=1.0, erase_area=(1e-5, 1e-5))
+    *_, height, width = drawn(settings, (8, 12)).T
+    assert (height == 1).all() and (width == 1).all()
+
+
 def test_boxes_lie_inside_and_nothing_is_erased_where_none_fits():
     wide = dataclasses.replace(SETTINGS, erase_probability=1.0, erase_area=(0.02, 1.0))
     top, left, height, width = drawn(wide, (8, 12)).T
