@@ -34,23 +34,24 @@ from barter_jax.training import (
     metrics,
     optimizer,
     records,
-    start,
     workdir,
 )
+from barter_jax.training import origin as origin_lib
 from barter_jax.training import state as state_lib
 from barter_jax.training.checkpoint import Bookkeeping, Checkpoints, Evaluation, named_leaves
-from barter_jax.training.clock import Clock
 from barter_jax.training.compiled import compile_entry
-from barter_jax.training.console import Console, counts
+from barter_jax.training.console import counts
 from barter_jax.training.distributed import Placement
 from barter_jax.training.executables import Entry
 from barter_jax.training.hosts import Hosts
 from barter_jax.training.inputs import Inputs
+from barter_jax.training.job import Job
+from barter_jax.training.journal import Journal
 from barter_jax.training.shapes import Shapes
 from barter_jax.training.signals import Stopped, stop_signals
 from barter_jax.training.state import TrainState
-from barter_jax.training.window import Window, diverged
-from barter_jax.training.writers import JsonLines, TensorBoard, write_json
+from barter_jax.training.window import diverged
+from barter_jax.training.writers import write_json
 
 log = logging.getLogger("barter_jax")
 
@@ -132,7 +133,7 @@ def _train(
         }
         claim = workdir.claimed(directory, config, overwrite, about)
         hosts.from_first(lambda: stack.enter_context(claim))
-        run = Run(config, directory, plan, barter, tx, placement, dataset, identity, hosts)
+        run = Run(Job(config, directory, plan, barter, tx, placement, dataset, identity, hosts))
         stack.enter_context(contextlib.closing(run))
         return run.run(stop)
 
@@ -150,131 +151,47 @@ def _finished(file: Path) -> dict[str, Any]:
 class Run:
     """One run: device state, host bookkeeping, and what the first process writes."""
 
-    def __init__(self, config, directory, plan, barter, tx, placement, dataset, identity, hosts):
-        self.identity, self.hosts = identity, hosts
-        self.config, self.directory, self.plan = config, directory, plan
-        self.barter, self.tx, self.placement, self.dataset = barter, tx, placement, dataset
+    def __init__(self, job: Job):
+        self.job = job
+        self.config, self.directory, self.plan = job.config, job.directory, job.plan
+        self.barter, self.tx, self.placement = job.barter, job.tx, job.placement
+        self.dataset, self.hosts = job.dataset, job.hosts
         self.shapes = Shapes(
             functools.partial(
                 compile_entry,
-                config=config,
-                blueprint=plan,
-                barter=barter,
-                tx=tx,
-                placement=placement,
+                config=job.config,
+                blueprint=job.plan,
+                barter=job.barter,
+                tx=job.tx,
+                placement=job.placement,
             ),
-            plan.schedule,
-            capacity=config.executables.capacity,
-            ahead=config.executables.ahead,
+            job.plan.schedule,
+            capacity=job.config.executables.capacity,
+            ahead=job.config.executables.ahead,
             seconds_until=self._seconds_until,
         )
         self.cache_counter = compile_cache.Counter()
-        self.learning_rate = jax.jit(optimizer.learning_rate(config.optimizer, plan.total_steps))
-        root = jax.random.key(config.seed)
-        self.train_key = placement.replicate(jax.random.fold_in(root, 1))
-        self.inputs = Inputs(config, dataset, placement, jax.random.fold_in(root, 2))
+        self.learning_rate = jax.jit(
+            optimizer.learning_rate(job.config.optimizer, job.plan.total_steps)
+        )
+        root = jax.random.key(job.config.seed)
+        self.train_key = job.placement.replicate(jax.random.fold_in(root, 1))
+        self.inputs = Inputs(job.config, job.dataset, job.placement, jax.random.fold_in(root, 2))
         self.checkpoints = None
-        if hosts.first:
-            self.checkpoints = Checkpoints(directory / "checkpoints", config.checkpoint.keep)
-        self._start_or_resume()
-        resumed_at = self.step
-        self.metrics = JsonLines(
-            directory / "metrics.jsonl",
-            lambda row: row["step"] <= resumed_at and row["split"] != "test",
-            enabled=hosts.first,
-        )
-        # The update of the step resumed at is made, and written, again.
-        self.topology_log = JsonLines(
-            directory / "topology.jsonl",
-            lambda row: row["step"] < resumed_at,
-            enabled=hosts.first,
-        )
-        self.tensorboard = TensorBoard(
-            directory / "tensorboard", config.log.tensorboard and hosts.first, resumed_at + 1
-        )
-        self.console = Console(plan.total_steps, resumed_at, silent=not hosts.first)
-        self._resumed_at = self._saved_at = resumed_at
+        if job.hosts.first:
+            keep = job.config.checkpoint.keep
+            self.checkpoints = Checkpoints(job.directory / "checkpoints", keep)
+        origin = origin_lib.find(job, self.checkpoints, self.inputs)
+        self.step, self.updates, self.progress = origin.step, origin.updates, origin.progress
+        self.best, self.latest = origin.best, origin.latest
+        self.window, self.clock, self.state = origin.window, origin.clock, origin.state
+        self.journal = Journal(job, origin.step)
+        self._resumed_at = self._saved_at = origin.step
         spent = self.clock.seconds()
         self._step_seconds = spent["step"]
         # Without compiling, which does not go on at the rate of the first steps.
         self._before = sum(spent.values()) - spent["compile"]
-        self._logged_at, self._logged_steps = self._step_seconds, resumed_at
-
-    def _start_or_resume(self) -> None:
-        stored = self.hosts.from_first(self._read_latest)
-        books = None if stored is None else Bookkeeping.from_json(stored)
-        self.clock = Clock(books.seconds if books else {})
-        if books is None:
-            state, self.progress = state_lib.initial(
-                self.plan,
-                self.barter,
-                self.tx,
-                self.config.seed,
-                self._parameters(),
-                start.mask_selection(self.config),
-            )
-            self.step, self.updates = 0, 0
-            self.best = self.latest = Evaluation()
-            self.window = Window({})
-        else:
-            self._check_data(books.dataset)
-            self.step, self.updates = books.step, books.updates
-            self.progress = self.barter.resume(books.progress)
-            self.best, self.latest = books.best, books.latest
-            self.window = Window(books.window)
-            topology = self.progress.topology
-            state = state_lib.repad(
-                self._restore(self.step, topology),
-                self.barter,
-                self.tx,
-                topology,
-                self.progress.physical,
-            )
-            self.inputs.set_state(books.data)
-        self.state = self.placement.replicate(state)
-
-    def _check_data(self, theirs: dict[str, Any] | None) -> None:
-        """Refuses other data than the checkpoint's: what was held out would be trained on."""
-        if theirs in (None, self.identity):
-            return
-        sizes = [name for name in self.identity if theirs.get(name) != self.identity[name]]
-        said = ", ".join(
-            f"{theirs.get(name)} then and {self.identity[name]} now ({name})"
-            for name in sizes
-            if name != "hash"
-        )
-        raise UserError(
-            f"config.data.dir={self.config.data.dir} is not as it was when the run in "
-            f"{self.directory} began: {said or 'as many images, but others'}. Put it back, or give "
-            "another --workdir, or --overwrite to start afresh there"
-        )
-
-    def _parameters(self) -> Any:
-        """What the run starts from, the same in every process; None for random parameters."""
-        if not self.config.init["from"]:
-            return None
-        with self.clock.charge("update"):
-            labels = self.dataset.class_names
-            params = start.parameters(self.config, self.plan, self.inputs, labels)
-            # Rounding may differ from host to host, and with it a choice of units.
-            return self.hosts.tree_from_first(params)
-
-    def _read_latest(self) -> dict[str, Any] | None:
-        """The bookkeeping of the newest checkpoint as JSON, if there is one."""
-        latest = self.checkpoints.latest_step()
-        return None if latest is None else self.checkpoints.read_bookkeeping(latest).to_json()
-
-    def _restore(self, step: int, topology: Topology) -> TrainState:
-        """The unpadded state of a checkpoint, in every process."""
-        template = state_lib.abstract(self.plan, self.tx, topology)
-        state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), template)
-
-        def read() -> None:
-            nonlocal state
-            state = self.checkpoints.restore(step, template)
-
-        self.hosts.from_first(read)
-        return self.hosts.tree_from_first(state)
+        self._logged_at, self._logged_steps = self._step_seconds, origin.step
 
     # --- the loop --------------------------------------------------------------------------
 
@@ -295,7 +212,7 @@ class Run:
             self.state, values = entry.train(self.state, images, targets, self.train_key)
             self.step += 1
             self.window.append(values)
-            self.console.advance()
+            self.journal.console.advance()
             last = self.step == total
             number = self._stopped_by(stop)  # once: a signal may come between two looks
             stopping = bool(number)
@@ -308,7 +225,7 @@ class Run:
                 self.checkpoint()
             if stopping and not last:
                 self._wait_for_saves()
-                self.console.say(f"saved at step {self.step}; the same command goes on from here")
+                self.journal.say(f"saved at step {self.step}; the same command goes on from here")
                 raise Stopped(number)
             if self.step in self.shapes.looks:
                 self.look_ahead(self.shapes.looks[self.step])
@@ -324,18 +241,16 @@ class Run:
             if self.step > self._saved_at and self.hosts.count == 1:
                 self.checkpoint()
                 self.checkpoints.wait()
-                self.console.say(f"saved at step {self.step}")
+                self.journal.say(f"saved at step {self.step}")
             raise error
 
     def close(self) -> None:
         """Waits for saves and closes files."""
-        self.console.close()
         self.shapes.close()
         self.inputs.close()
         if self.checkpoints:
             self.checkpoints.close()
-        for writer in (self.metrics, self.topology_log, self.tensorboard):
-            writer.close()
+        self.journal.close()
 
     def _stopped_by(self, stop: list[int]) -> int:
         """The signal that asks to stop after this step, or 0; the same in every process.
@@ -357,11 +272,11 @@ class Run:
     def _greet(self) -> None:
         parameters = accounting.parameters(self.plan.dims, self.progress.topology)
         dense = accounting.parameters(self.plan.dims, self.plan.dims.dense)
-        self.console.say(
+        self.journal.say(
             f"{self.config.model.name}, {self.config.method} at density {self.config.density:g}: "
             f"{parameters:,} of {dense:,} parameters, {counts(self.progress.topology)}"
         )
-        self.console.say(
+        self.journal.say(
             f"{len(self.dataset.train):,} training, {len(self.dataset.validation):,} validation "
             f"and {len(self.dataset.test):,} test images, {len(self.dataset.class_names)} classes; "
             f"{self.plan.total_steps:,} steps, {len(self.plan.schedule)} topology updates; "
@@ -369,15 +284,15 @@ class Run:
             f"{f' in {self.hosts.count} processes' if self.hosts.count > 1 else ''}"
         )
         for unit in self.plan.stuck_units():
-            self.console.say(f"no {unit} can move: no layer has room for more, or there is but one")
+            self.journal.say(f"no {unit} can move: no layer has room for more, or there is but one")
         if self.step:
-            self.console.say(f"going on from step {self.step} of {self.directory}")
+            self.journal.say(f"going on from step {self.step} of {self.directory}")
 
     def _compiled(self) -> tuple[Entry, bool]:
         """The compiled steps of the topology now, and whether they were ready."""
         with self.clock.charge("compile"):
             if not len(self.shapes):
-                self.console.say("compiling the training step ...")
+                self.journal.say("compiling the training step ...")
             return self.shapes.take(self.progress.physical)
 
     # --- topology --------------------------------------------------------------------------
@@ -439,7 +354,7 @@ class Run:
         compile_seconds = after["compile"] - before["compile"]
         stall = compile_seconds + after["update"] - before["update"]
         for row in records.topology_rows(decision, self.barter.due(self.step)):
-            self.topology_log.write(
+            self.journal.topology(
                 {
                     **row,
                     "scores": found[row["unit"]],
@@ -452,7 +367,7 @@ class Run:
             f"{p.amount} {p.unit} from layers {sorted({d for d, _ in p.donors})} to {p.receiver}"
             for p in decision.plans
         )
-        self.console.say(
+        self.journal.say(
             f"topology update at step {self.step}: {moved or 'nothing moves'} "
             f"({counts(self.progress.topology)}; {stall:.2f} s stall"
             f"{'' if ready else ', not compiled ahead'})"
@@ -471,13 +386,13 @@ class Run:
         self._logged_at, self._logged_steps = seconds, self.step
         values["learning_rate"] = float(self.learning_rate(self.step))
         values["images_per_second"] = steps * self.config.train.batch_size / elapsed
-        self._write_metrics("train", values)
+        self.journal.metrics(self.step, "train", values)
         spent = self.clock.seconds()
         per_step = (sum(spent.values()) - spent["compile"] - self._before) / (
             self.step - self._resumed_at
         )
         left = per_step * (self.plan.total_steps - self.step)
-        self.console.train(self.step, values, self.progress.topology, left)
+        self.journal.console.train(self.step, values, self.progress.topology, left)
 
     def evaluate(self, entry: Entry) -> bool:
         """Measures on the validation split; keeps the model if it is the best so far."""
@@ -496,17 +411,13 @@ class Run:
             if improved:
                 self.best = self.latest
                 self._write_model(self.state, self.progress.topology)
-        self._write_metrics("validation", values)
-        self.console.say(
+        self.journal.metrics(self.step, "validation", values)
+        self.journal.say(
             f"step {self.step}  validation loss {values['loss']:.4f}  accuracy "
             f"{values['accuracy']:.4f}  macro-F1 {values['macro_f1']:.4f}"
             f"{'  (best so far)' if improved else ''}"
         )
         return improved
-
-    def _write_metrics(self, split: str, values: dict[str, float]) -> None:
-        self.metrics.write({"step": self.step, "split": split, **values})
-        self.tensorboard.write(self.step, split, values)
 
     # --- saving ----------------------------------------------------------------------------
 
@@ -541,7 +452,7 @@ class Run:
                 seconds=self.clock.seconds(),
                 updates=self.updates,
                 config=workdir.as_json(self.config),
-                dataset=self.identity,
+                dataset=self.job.identity,
             ),
         )
 
@@ -567,7 +478,7 @@ class Run:
         model = compact.load(self.directory)
         with self.clock.charge("evaluation"):
             test = deployed.evaluate(model, self.dataset.test, self.config.data.threads)
-        self._write_metrics("test", test)
+        self.journal.metrics(self.step, "test", test)
         summary = records.summary(
             self.plan,
             self.progress,
@@ -582,16 +493,16 @@ class Run:
         write_json(self.directory / SUMMARY, summary)
         for unit, planned in summary["planned"].items():
             if summary["moved"][unit] < planned:
-                self.console.say(f"moved {summary['moved'][unit]} of the {planned} planned {unit}")
-        self.console.say(f"waited for data {summary['data_wait']:.1%} of the training time")
+                self.journal.say(f"moved {summary['moved'][unit]} of the {planned} planned {unit}")
+        self.journal.say(f"waited for data {summary['data_wait']:.1%} of the training time")
         compiled = summary["compiled"]
         if compiled["cache_hits"] or compiled["cache_misses"]:
-            self.console.say(
+            self.journal.say(
                 f"compiled code: {compiled['cache_misses']} compiled, "
                 f"{compiled['cache_hits']} loaded from {jax.config.jax_compilation_cache_dir} "
                 f"({max(compiled['cache_seconds_saved'], 0):.0f} s saved)"
             )
-        self.console.say(
+        self.journal.say(
             f"best at step {self.best.step}: validation accuracy {self.best.accuracy:.4f}, test "
             f"accuracy {test['accuracy']:.4f}, macro-F1 {test['macro_f1']:.4f}; {model!r} in "
             f"{self.directory / 'model'}"

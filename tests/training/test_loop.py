@@ -14,7 +14,7 @@ from barter_jax.core import accounting
 from barter_jax.core.topology import UNITS
 from barter_jax.deploy import model as compact
 from barter_jax.errors import RunError, UserError
-from barter_jax.training import loop
+from barter_jax.training import console, loop
 from tests.training import commands, tiny
 
 # One padded shape serves every topology that the tiny run can come to.
@@ -335,7 +335,7 @@ def test_a_model_removed_from_a_finished_run_is_made_again(tmp_path):
 
 def test_units_that_can_never_move_are_told(tmp_path, caplog, monkeypatch):
     said = []
-    monkeypatch.setattr(loop.Console, "say", lambda self, text: said.append(text))
+    monkeypatch.setattr(console.Console, "say", lambda self, text: said.append(text))
     summary = tiny.train(tiny.config(density=1.0, train__steps=4), tmp_path)
     assert summary["moved"] == {"heads": 0, "channels": 0}
     for unit, planned in summary["planned"].items():
