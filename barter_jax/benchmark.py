@@ -7,7 +7,8 @@
 Everything runs in this one process, the methods in turns, on random images of the config's size,
 so no data is needed where the config states data.num_classes and data.num_train. Methods are
 those of config.method, and
-  masked        the dense model under a fixed random mask, which stands for SET, RigL and the like
+  masked        the dense model under a fixed random mask: what SET, RigL and the like cost at
+                least, between the changes of their masks
   torch_dense   the dense model in eager PyTorch, where PyTorch is installed
   torch_static  the compact model in eager PyTorch
 With --segment the real loop trains for an epoch on the real data besides. --json prints one

@@ -7,13 +7,14 @@ import difflib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from barter_jax.config import MASKED_METHODS
 from barter_jax.errors import UserError
 
 DENSE = ("dense", "torch_dense")
 TORCH = ("torch_dense", "torch_static")
 # These change the topology while they train. All have the same training step.
 UPDATING = ("barter", "random_receiver", "random_donor", "random_pair")
-METHODS = ("dense", "masked", "static", *UPDATING, *TORCH)
+METHODS = ("dense", "masked", *MASKED_METHODS, "static", *UPDATING, *TORCH)
 
 
 @dataclasses.dataclass(frozen=True)

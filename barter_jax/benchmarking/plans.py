@@ -45,13 +45,19 @@ class Plan:
         return self.barter.physical(self.blueprint.initial)
 
     @property
-    def program(self) -> tuple[bool, bool, Topology, int]:
+    def masks(self) -> str:
+        """Whose masks the case trains under; empty for none."""
+        return self.case.label if self.blueprint.masked or self.case.method == "masked" else ""
+
+    @property
+    def program(self) -> tuple[str, bool, Topology, int]:
         """Cases with the same key have the same compiled steps.
 
-        Masked or not, with statistics of the units or not, shapes, batch.
+        Masks, with statistics of the units or not, shapes, batch. Fixed masks are no part of the
+        program, and those of all densities share it.
         """
-        masked, observed = self.case.method == "masked", bool(self.barter.schedule)
-        return masked, observed, self.physical, self.case.batch_size
+        masks = "masked" if self.case.method == "masked" else self.masks
+        return masks, bool(self.barter.schedule), self.physical, self.case.batch_size
 
 
 def case_config(config: config_dict.ConfigDict, case: Case) -> config_dict.ConfigDict:

@@ -81,20 +81,20 @@ def prepare(plans: Sequence[Plan], batches: Mapping[int, Batch], settings: Setti
       The cases in the order of `plans`.
     """
     ready: dict[Case, Ready] = {}
-    starts: dict[Topology, Start] = {}
+    starts: dict[tuple[Topology, str], Start] = {}
     own = sorted((p for p in plans if p.case.method not in TORCH), key=_ascending)
     groups = [list(group) for _, group in itertools.groupby(own, key=lambda p: p.program)]
     for number, group in enumerate(groups, 1):
         names = " and ".join(plan.case.name for plan in group)
         log.info("compiling %d of %d: %s", number, len(groups), names)
         entry, times = compiling.timed(lambda plan=group[0]: programs.compile_case(plan))
-        topology = group[0].blueprint.initial
-        if topology not in starts:
-            starts[topology] = start(group[0])
-        first = _prepare_one(group[0], entry, times, starts[topology], batches, settings)
+        where = group[0].blueprint.initial, group[0].program[0]
+        if where not in starts:
+            starts[where] = start(group[0])
+        first = _prepare_one(group[0], entry, times, starts[where], batches, settings)
         ready[first.plan.case] = first
         for plan in group[1:]:
-            same = _prepare_one(plan, entry, times, starts[topology], batches, settings)
+            same = _prepare_one(plan, entry, times, starts[where], batches, settings)
             # It runs the very same executable, so the first one's peak is its own.
             ready[plan.case] = dataclasses.replace(
                 same, compiled_with=first.plan.case, device_peak=first.device_peak
@@ -109,7 +109,7 @@ def prepare(plans: Sequence[Plan], batches: Mapping[int, Batch], settings: Setti
 def _ascending(plan: Plan) -> tuple[Any, ...]:
     """Rough memory; then what keeps cases of one program side by side."""
     rough = memory.rough_bytes(plan.blueprint.dims, plan.physical, plan.case.batch_size)
-    return rough, plan.case.method == "masked", plan.case.batch_size, repr(plan.physical)
+    return rough, plan.program[0], plan.case.batch_size, repr(plan.physical)
 
 
 def _prepare_one(

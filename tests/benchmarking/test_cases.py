@@ -50,7 +50,7 @@ def test_values_of_the_flags():
 @pytest.mark.parametrize(
     "parse, text, fragments",
     [
-        (cases.parse_methods, "dense,rigl", ["--methods", "'rigl'", "masked, static, barter"]),
+        (cases.parse_methods, "dense,riggle", ["--methods", "mean rigl?", "masked, set, snfs"]),
         (cases.parse_methods, "densse", ["did you mean dense?"]),
         (cases.parse_methods, "dense,static,dense", ["--methods", "dense twice"]),
         (cases.parse_methods, "", ["--methods is empty"]),

@@ -135,7 +135,7 @@ def test_a_table_by_default():
 @pytest.mark.parametrize(
     "flags, fragments",
     [
-        (["--methods=dense,rigl"], ["--methods", "rigl", "torch_static"]),
+        (["--methods=dense,riggle"], ["--methods", "rigl", "torch_static"]),
         (["--methods=dense,dense"], ["--methods", "dense twice"]),
         (["--densities=0.5,1.5"], ["--densities", "1.5"]),
         (["--densities=0.01"], ["0.01", "use at least"]),

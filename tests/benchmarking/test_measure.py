@@ -57,6 +57,22 @@ def test_cases_share_a_program_where_masks_statistics_shapes_and_batch_are_the_s
     found = [plan.program for plan in planned(tiny.config(), *cases)]
     groups = [found.index(program) for program in found]
     assert groups == [0, 1, 1, 3, 4, 5, 6, 6, 8, 9]
+    # How many weights a method's masks leave is part of its program.
+    cases = [Case(*name, 8) for name in (("rigl", 0.3), ("rigl", 0.5), ("set", 0.5))]
+    found = [plan.program for plan in planned(tiny.config(), *cases)]
+    assert len(set(found)) == 3
+
+
+def test_a_masked_method_is_timed_as_it_trains():
+    (plan,) = planned(tiny.config(masked__every_steps=2), Case("rigl", 0.5, 8))
+    one = runner_of((plan, programs.compile_case(plan)))
+    before = jax.device_get(one.state.masks.masks)
+    one.train(5)
+    after = jax.device_get(one.state.masks.masks)
+    assert any(np.any(before[name] != after[name]) for name in before)
+    assert {n: int(m.sum()) for n, m in before.items()}.keys() == after.keys()
+    one.evaluate(1)
+    assert np.isfinite(one.loss)
 
 
 @pytest.mark.parametrize(
