@@ -167,7 +167,7 @@ def default_config(model: str = "vit") -> config_dict.ConfigDict:
     # methods take over the weights, or units, of largest magnitude, or random ones.
     c.init.selection = "taylor"
     c.init.batches = 16  # taylor: batches of the training data that the importances are taken on
-    c.init.batch_size = 32  # and images of each; many small batches tell more than few large ones
+    c.init.batch_images = 32  # and images of each; many small batches tell more than few large ones
 
     # The masked methods. What is not set is as in the method's own paper or code.
     c.masked = config_dict.ConfigDict()
@@ -343,7 +343,7 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "topology.warmup_steps": _POSITIVE_INT,
     "init.selection": _choice("taylor", "magnitude", "random"),
     "init.batches": _POSITIVE_INT,
-    "init.batch_size": _POSITIVE_INT,
+    "init.batch_images": _POSITIVE_INT,
     "masked.allocation": _choice("erk", "uniform"),
     "masked.every_steps": _POSITIVE_INT,
     "masked.drop_fraction": _FRACTION,

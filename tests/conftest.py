@@ -6,6 +6,11 @@ import hypothesis
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+# Most of the time goes into compiling what then runs for milliseconds.
+if "xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
+    quick = "--xla_backend_optimization_level=0"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {quick}".strip()
+
 hypothesis.settings.register_profile(
     "tests",
     deadline=None,

@@ -114,12 +114,12 @@ def _whole(x: jax.Array) -> np.ndarray:
 
 
 def _batches(config: config_dict.ConfigDict, inputs: Inputs) -> Iterator[tuple[Any, Any]]:
-    """`init.batches` batches of at most `init.batch_size` images, from the start of the data."""
+    """`init.batches` batches of at most `init.batch_images` images, from the start of the data."""
     position, left, step = inputs.get_state(), config.init.batches, 0
     try:
         while left:
             images, targets = map(_whole, inputs.prepare(step, inputs.next()))
-            size = min(config.init.batch_size, len(images))
+            size = min(config.init.batch_images, len(images))
             for start in range(0, len(images) - size + 1, size)[:left]:
                 left -= 1
                 yield images[start : start + size], targets[start : start + size]

@@ -37,6 +37,7 @@ def test_every_field_of_the_config_arrives():
         "erase_probability": 0.5,
         "erase_area": (0.1, 0.2),
         "erase_ratio": (0.5, 2.0),
+        "erase_ratio_law": "uniform",
         "erase_mode": "pixel",
         "erase_value": (1.0, 2.0, 3.0),
         "mix_probability": 0.9,
