@@ -345,6 +345,13 @@ def _transfers(config: config_dict.ConfigDict, budget: Budget) -> Budget:
         return Budget(0, 0)
     default = default_transfers(budget, config.topology.transfer_multiplier)
     given = {unit: config.topology[f"total_{unit}"] for unit in UNITS}
+    for unit, total in given.items():
+        most = config.topology.updates * budget.of(unit)
+        if total is not None and config.topology.updates and total > most:
+            raise UserError(
+                f"config.topology.total_{unit}={total} is more than {config.topology.updates} "
+                f"updates can move of {budget.of(unit)} {unit}: lower it to {most} at most"
+            )
     return Budget(
         **{unit: default.of(unit) if given[unit] is None else given[unit] for unit in UNITS}
     )

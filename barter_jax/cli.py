@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import keyword
 import logging
 import re
 import sys
@@ -58,6 +59,9 @@ def run_plain(main: Callable[[Sequence[str]], int | None], needs_config: bool = 
     """Runs a command; `main` gets the positional arguments."""
     _set_up_logging()
     allocator.keep_memory()
+
+    # ml_collections looks at them itself.
+    sys.argv[:] = [_subscripted(argument) for argument in sys.argv]
 
     def parse(argv: Sequence[str]) -> list[str]:
         return _guard(lambda: _parse(argv, needs_config))
@@ -121,6 +125,23 @@ def _parse(argv: Sequence[str], needs_config: bool) -> list[str]:
         raise UserError(_flag_message(str(error))) from error
 
 
+def _subscripted(argument: str) -> str:
+    """An override of a field whose name is a word of Python's, as ml_collections can parse it.
+
+    `--config.init.from=x` becomes `--config.init['from']=x`.
+    """
+    match = _OVERRIDE.match(argument)
+    if not match or not any(map(keyword.iskeyword, match["key"].split("."))):
+        return argument
+    parts = [f"['{p}']" if keyword.iskeyword(p) else f".{p}" for p in match["key"].split(".")]
+    return argument.replace(f".{match['key']}", "".join(parts), 1)
+
+
+def _plain(key: str) -> str:
+    """The name of a field in an override, as `_subscripted` may have changed it."""
+    return re.sub(r"\['(\w+)'\]", r".\1", key)
+
+
 def _config_path(argv: Sequence[str]) -> str:
     path = ""
     for i, arg in enumerate(argv):
@@ -171,7 +192,7 @@ def _check_overrides(argv: Sequence[str], config: config_dict.ConfigDict) -> Non
         match = _OVERRIDE.match(arg)
         if not match:
             continue
-        key = match["key"]
+        key = _plain(match["key"])
         if key in known:
             continue
         inside = [name for name in known if name.startswith(key + ".")]
@@ -187,12 +208,12 @@ def _flag_message(text: str) -> str:
     match = re.match(r"flag --config\.(?P<key>[^=]+)=(?P<value>.*?): (?P<why>.*)", text, re.DOTALL)
     if not match:
         return text
-    why = match["why"]
+    key, why = _plain(match["key"]), match["why"]
     kinds = {"int()": "an integer", "float": "a number", "boolean": "true or false"}
     for sign, kind in kinds.items():
         if sign in why:
-            return f"config.{match['key']} must be {kind}, got {match['value']!r}"
-    return f"config.{match['key']}={match['value']}: {why}"
+            return f"config.{key} must be {kind}, got {match['value']!r}"
+    return f"config.{key}={match['value']}: {why}"
 
 
 def _checked_config() -> config_dict.ConfigDict:

@@ -20,6 +20,7 @@ from absl import flags
 from ml_collections import config_dict
 
 from barter_jax import cli
+from barter_jax.errors import UserError
 from barter_jax.training import hosts, loop
 from barter_jax.training.signals import Stopped
 
@@ -50,9 +51,12 @@ def main(config: config_dict.ConfigDict) -> int:
     given = (COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value)
     if DISTRIBUTED.value or any(value is not None for value in given):
         hosts.start(*given)
+    if WORKDIR.value == "":
+        raise UserError("--workdir is empty: name a directory, or leave it out")
     directory = Path(WORKDIR.value or Path("runs") / cli.config_name())
     try:
-        summary = loop.train(config, directory, OVERWRITE.value, _command())
+        with hosts.ending_alone():
+            summary = loop.train(config, directory, OVERWRITE.value, _command())
     except Stopped as stopped:
         return stopped.exit_code
     if cli.JSON.value and hosts.Hosts().first:

@@ -70,7 +70,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def main(config: config_dict.ConfigDict) -> int:
-    methods = (METHODS.value or config.method).split(",")
+    methods = [config.method] if METHODS.value is None else METHODS.value.split(",")
+    if WORKDIR.value == "":
+        raise UserError("--workdir is empty: name a directory, or leave it out")
     densities = [config.density]
     if DENSITIES.value is not None:
         densities = grid.numbers("densities", DENSITIES.value, float)

@@ -404,7 +404,7 @@ LEGAL = {
         "optimizer__decay_mask": "kernels",
         "optimizer__warmup_fraction": 0.0,
         "topology__moments": "copy",
-        "topology__total_channels": 1000,
+        "topology__total_channels": 28,
         "bucket__heads": 4,
         "bucket__channels": 12,
         "augment__crop_padding": 20,

@@ -64,6 +64,18 @@ def open_builder(name: str, dir: str | os.PathLike[str] | None) -> Any:
             raise UserError(f"data.name=tfds/{name} {_not_opened(tfds, name, error)}") from error
 
 
+def _is_prepared(builder: Any) -> bool:
+    """Whether the data is there; the builder knows of it then.
+
+    It may have been written by another process since the builder looked.
+    """
+    if not builder.is_prepared():
+        return False
+    if not builder.info.initialized:
+        builder.info.read_from_directory(builder.data_dir)
+    return True
+
+
 def _not_opened(tfds: Any, name: str, error: Exception) -> str:
     for cause in _chain(error):
         if isinstance(cause, NeedsTensorFlow) and cause.name:  # A copy with other words has none.
@@ -99,7 +111,7 @@ def prepare(builder: Any) -> None:
         UserError: a place to download from cannot be reached, files have to be downloaded by hand,
             an archive is not what it should be, or preparing needs TensorFlow or another package.
     """
-    if builder.is_prepared():
+    if _is_prepared(builder):
         return
     root = pathlib.Path(builder.data_dir).parents[len(_parts(builder)) - 1]
     _check_manual_files(builder, root)
@@ -110,8 +122,7 @@ def prepare(builder: Any) -> None:
         _make_directory(root)
         stack.callback(lock.unlink, missing_ok=True)
         stack.enter_context(filelock.FileLock(lock))
-        if builder.is_prepared():  # Another process was faster.
-            builder.info.read_from_directory(builder.data_dir)
+        if _is_prepared(builder):  # Another process was faster.
             return
         log.info("preparing %s in %s", builder.info.full_name, builder.data_dir)
         stack.enter_context(_reported(root, builder.name))

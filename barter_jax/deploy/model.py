@@ -211,6 +211,11 @@ def read_card(path: str | os.PathLike[str]) -> Card:
         with safetensors.safe_open(file, framework="numpy") as handle:
             metadata = handle.metadata() or {}
     except safetensors.SafetensorError as error:
+        if file.suffix != Path(FILE).suffix:
+            raise UserError(
+                f"{file} is no model ({error}): give a work directory, a model directory or the "
+                f"{FILE} in it"
+            ) from error
         raise RunError(f"{file} is damaged: {error}") from error
     if "barter_jax" not in metadata:
         raise UserError(f"{file} is not a barter_jax model: it says nothing of its architecture")

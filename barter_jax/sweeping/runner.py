@@ -98,6 +98,7 @@ def _begin(
     """Starts a run, unless it is done, or another sweep has it."""
     row = status.read(paths, configured(config, paths.cell))
     if row["state"] == "done":
+        paths.failure.unlink(missing_ok=True)
         log.info("%s: done already, test accuracy %.4f", paths.cell.name, row["accuracy"])
         return None
     lock = paths.lock.open("w")
@@ -106,6 +107,10 @@ def _begin(
     except OSError:
         lock.close()
         log.info("%s: another sweep is at it; left to that", paths.cell.name)
+        return None
+    if status.is_trained(paths.workdir):
+        lock.close()
+        log.info("%s: a process left by an earlier sweep is at it; left to that", paths.cell.name)
         return None
     paths.failure.unlink(missing_ok=True)
     return _Running(paths, lock, _command(paths, arguments), device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
 import re
 from pathlib import Path
@@ -65,6 +66,18 @@ def read(paths: Paths, config: config_dict.ConfigDict) -> dict[str, Any]:
         return {**row, "state": "failed", **failure}
     started = (paths.workdir / "config.json").exists()
     return {**row, "state": "stopped" if started else "waiting"}
+
+
+def is_trained(directory: Path) -> bool:
+    """Whether a process is training in a work directory right now."""
+    try:
+        with (directory / ".lock").open("r") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def record_failure(paths: Paths, code: int, error: str) -> None:

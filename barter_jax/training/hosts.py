@@ -7,16 +7,19 @@ this is the identity.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from barter_jax.errors import RunError, UserError
+from barter_jax.errors import AloneError, RunError, UserError
 
 PyTree = Any
 T = TypeVar("T")
@@ -52,6 +55,29 @@ def start(coordinator: str | None, count: int | None, index: int | None) -> None
         ) from error
     except RuntimeError as error:
         raise RunError(f"the processes did not come together: {error}") from error
+
+
+@contextlib.contextmanager
+def ending_alone() -> Iterator[None]:
+    """Ends this process with one line where another is gone, or knows nothing of an error here.
+
+    Python's usual end would wait for the other processes, which wait for this one.
+    """
+    try:
+        yield
+    except AloneError as error:
+        _end(error.exit_code, str(error))
+    except jax.errors.JaxRuntimeError as error:
+        if jax.process_count() == 1:
+            raise
+        first = str(error).splitlines()[0][:200]
+        _end(1, f"another process of this run is gone ({first}): start them all again to go on")
+
+
+def _end(code: int, text: str) -> None:
+    print("error: " + " ".join(text.split()), file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    os._exit(code)
 
 
 class Hosts:

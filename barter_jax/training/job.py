@@ -12,6 +12,7 @@ from ml_collections import config_dict
 from barter_jax.blueprint import Blueprint
 from barter_jax.core.barter import Barter
 from barter_jax.data.sources import ImageDataset
+from barter_jax.pretrained import Fitted
 from barter_jax.training.distributed import Placement
 from barter_jax.training.hosts import Hosts
 
@@ -30,6 +31,7 @@ class Job:
       dataset: the data.
       identity: `ImageDataset.identity` of it.
       hosts: the processes that train.
+      fitted: the weights that it starts from, where they have been read.
     """
 
     config: config_dict.ConfigDict
@@ -41,3 +43,4 @@ class Job:
     dataset: ImageDataset
     identity: dict[str, Any]
     hosts: Hosts
+    fitted: Fitted | None = None

@@ -26,7 +26,7 @@ from barter_jax.core.topology import Topology
 from barter_jax.data.cache import cached
 from barter_jax.deploy import evaluate as deployed
 from barter_jax.deploy import model as compact
-from barter_jax.errors import UserError
+from barter_jax.errors import AloneError, UserError
 from barter_jax.training import (
     best_model,
     compile_cache,
@@ -34,6 +34,7 @@ from barter_jax.training import (
     metrics,
     optimizer,
     records,
+    start,
     workdir,
 )
 from barter_jax.training import origin as origin_lib
@@ -125,6 +126,10 @@ def _train(
     identity = dataset.identity()
     hosts.agree("data set", identity)
     dataset = cached(dataset, blueprint_lib.load_size(config), config.data.cache_mb)
+    fitted = None
+    if overwrite or not (directory / "checkpoints").exists():
+        # Before the work directory is claimed: a mistake must leave nothing that counts as a run.
+        fitted = start.read(config, plan, dataset.class_names)
     with contextlib.ExitStack() as stack:
         about = {
             "total_steps": plan.total_steps,
@@ -133,7 +138,9 @@ def _train(
         }
         claim = workdir.claimed(directory, config, overwrite, about)
         hosts.from_first(lambda: stack.enter_context(claim))
-        run = Run(Job(config, directory, plan, barter, tx, placement, dataset, identity, hosts))
+        run = Run(
+            Job(config, directory, plan, barter, tx, placement, dataset, identity, hosts, fitted)
+        )
         stack.enter_context(contextlib.closing(run))
         return run.run(stop)
 
@@ -238,11 +245,13 @@ class Run:
                 return self.inputs.next()
         except UserError as error:
             # An image that cannot be read: once it is mended, the run goes on from here.
-            if self.step > self._saved_at and self.hosts.count == 1:
+            if self.hosts.count > 1:
+                raise AloneError(2, str(error)) from error
+            if self.step > self._saved_at:
                 self.checkpoint()
                 self.checkpoints.wait()
                 self.journal.say(f"saved at step {self.step}")
-            raise error
+            raise
 
     def close(self) -> None:
         """Waits for saves and closes files."""
@@ -285,6 +294,11 @@ class Run:
         )
         for unit in self.plan.stuck_units():
             self.journal.say(f"no {unit} can move: no layer has room for more, or there is but one")
+        if self.plan.masked and not len(self.plan.masked.schedule.updates):
+            self.journal.say(
+                f"no change of the masks falls within the {self.plan.total_steps} steps: lower "
+                f"config.masked.every_steps={self.plan.masked.schedule.every} if some should"
+            )
         if self.step:
             self.journal.say(f"going on from step {self.step} of {self.directory}")
 

@@ -18,6 +18,7 @@ from barter_jax.blueprint import Blueprint
 from barter_jax.core import selection
 from barter_jax.core.topology import UNITS, Topology
 from barter_jax.errors import UserError
+from barter_jax.pretrained import Fitted
 from barter_jax.training.inputs import Inputs
 
 log = logging.getLogger("barter_jax")
@@ -27,19 +28,12 @@ PyTree = Any
 _CLASSIFIER = 4
 
 
-def parameters(
-    config: config_dict.ConfigDict, plan: Blueprint, inputs: Inputs, labels: Sequence[str]
-) -> PyTree | None:
-    """Unpadded parameters at the run's first topology, or None where it starts from scratch.
-
-    Of a larger model the most important units of each layer are taken over as they are
-    (`core.selection`); for `taylor` they are those of the first training batches, augmented, whose
-    position in the data is left as it was.
+def read(config: config_dict.ConfigDict, plan: Blueprint, labels: Sequence[str]) -> Fitted | None:
+    """The weights that a run starts from, fitted to its model; None where it starts from scratch.
 
     Args:
-      config: the validated config; `init` says what to do.
+      config: the validated config; `init` says where from.
       plan: the run.
-      inputs: its batches.
       labels: its class names.
 
     Raises:
@@ -52,12 +46,31 @@ def parameters(
     fitted = pretrained.fit(
         dense, plan.model, plan.image_size, plan.num_classes, key, labels=labels
     )
+    _check_size(config, fitted.topology, plan.initial)
+    return fitted
+
+
+def parameters(
+    config: config_dict.ConfigDict, plan: Blueprint, inputs: Inputs, fitted: Fitted
+) -> PyTree:
+    """Unpadded parameters at the run's first topology.
+
+    Of a larger model the most important units of each layer are taken over as they are
+    (`core.selection`); for `taylor` they are those of the first training batches, augmented, whose
+    position in the data is left as it was.
+
+    Args:
+      config: the validated config; `init` says what to do.
+      plan: the run.
+      inputs: its batches.
+      fitted: from `read`.
+    """
+    where = config.init["from"]
     for note in fitted.notes:
         log.info("%s", note)
     if fitted.topology == plan.initial:
-        log.info("starting from %s", dense.file)
+        log.info("starting from %s", where)
         return fitted.params
-    _check_size(config, fitted.topology, plan.initial)
     table = plan.model.units()
     importance = selection.importances(
         jax.jit(jax.value_and_grad(_loss(plan, fitted.topology))),
@@ -71,7 +84,7 @@ def parameters(
     counts = ", ".join(
         f"{sum(plan.initial.of(unit))} of {sum(fitted.topology.of(unit))} {unit}" for unit in UNITS
     )
-    log.info("starting from %s: %s by %s", dense.file, counts, config.init.selection)
+    log.info("starting from %s: %s by %s", where, counts, config.init.selection)
     return selection.select(fitted.params, table, kept)
 
 

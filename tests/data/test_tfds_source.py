@@ -337,6 +337,15 @@ def test_two_processes_prepare_together(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["downloads", "tiny_imagenet200"]
 
 
+def test_data_prepared_since_the_builder_looked_is_read(tmp_path):
+    with tensorflow_datasets():
+        early = tfds_prepare.open_builder("barter_toy", tmp_path)
+        tfds_prepare.prepare(tfds_prepare.open_builder("barter_toy", tmp_path))
+        assert not early.info.initialized
+        tfds_prepare.prepare(early)
+        assert early.info.file_format.value == "array_record"
+
+
 def test_progress_is_logged_while_preparing(tmp_path, monkeypatch):
     told = []
     monkeypatch.setattr(tfds_prepare.log, "info", lambda text, *args: told.append(text % args))

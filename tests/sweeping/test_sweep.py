@@ -54,6 +54,7 @@ def test_one_command_runs_the_grid_records_a_failure_and_skips_what_is_done(tmp_
         (("--methods=static,statik",), "config.method must be one of"),
         (("--densities=0.1,zero",), "--densities=0.1,zero: numbers"),
         (("--seeds=1.5",), "--seeds=1.5: whole numbers"),
+        (("--methods=",), "config.method must be one of"),
         (("--devices=0,0",), "--devices=0,0 names a device twice"),
         (("--task=3", "--tasks=2"), "--task=3 is not in 0..1"),
     ],
@@ -148,3 +149,24 @@ def test_a_signal_reaches_the_run_once_and_starts_no_other(stand_in, tmp_path):
     assert (first.workdir / "config.json").read_text() == "1"
     states = [status.read(paths, tiny.config())["state"] for paths in (first, second)]
     assert states == ["stopped", "waiting"]
+
+
+def test_a_process_left_by_an_earlier_sweep_is_left_to_finish(stand_in, tmp_path):
+    """A sweep that was killed could not take its run with it."""
+    stand_in("sys.exit(1)")
+    (paths,) = paths_of(tmp_path / "s", "static")
+    paths.workdir.mkdir()
+    with (paths.workdir / ".lock").open("w") as lock:
+        runner.fcntl.flock(lock, runner.fcntl.LOCK_EX)
+        assert status.is_trained(paths.workdir)
+        runner.run([paths], tiny.config(), [], [None])
+    assert not paths.failure.exists() and not status.is_trained(paths.workdir)
+
+
+def test_a_run_that_is_done_has_not_failed(stand_in, tmp_path, monkeypatch):
+    stand_in("sys.exit(1)")
+    (paths,) = paths_of(tmp_path / "s", "static")
+    status.record_failure(paths, 1, "at first")
+    monkeypatch.setattr(status, "read", lambda *_: {"state": "done", "accuracy": 1.0})
+    runner.run([paths], tiny.config(), [], [None])
+    assert not paths.failure.exists()

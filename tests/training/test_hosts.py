@@ -8,6 +8,7 @@ import pytest
 
 from barter_jax.errors import UserError
 from barter_jax.training import hosts as hosts_lib
+from tests.data import helpers
 from tests.training import commands, talking, tiny
 from tests.training.pair import Pair
 
@@ -123,3 +124,37 @@ def test_processes_with_different_configs_do_not_start(tmp_path):
     assert pair.codes() == [1, 1]
     assert "process 1 has come to another config than process 0" in pair.said(0)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_process_that_is_killed_does_not_leave_the_other_waiting(tmp_path):
+    pair = run(tmp_path / "run", "--config.train.steps=100000", "--config.topology.updates=0")
+    pair.wait_for(0, "step 20/")
+    pair.signal(1, signal.SIGKILL)
+    assert pair.codes(60) == [1, -signal.SIGKILL], pair.said(0)
+    last = pair.said(0).splitlines()[-1]
+    assert last.startswith("error: another process of this run is gone"), pair.said(0)
+    assert "Traceback" not in pair.said(0)
+
+
+def test_an_error_of_one_process_alone_ends_it_at_once(tmp_path):
+    files = {}
+    for i in range(20):
+        split = "test" if i < 4 else "train"
+        files[f"{split}/{'ab'[i % 2]}/{i:02}.png"] = helpers.encode(helpers.noise(i, 8))
+    helpers.write(tmp_path / "photos", files)
+    # Every image of the second class: each process comes upon one, at once or a little later.
+    for file in sorted((tmp_path / "photos" / "train" / "b").glob("*.png"))[1:]:
+        file.write_bytes(b"no image")
+    pair = run(
+        tmp_path / "run",
+        "--config.data.name=folder",
+        f"--config.data.dir={tmp_path / 'photos'}",
+        "--config.data.validation_fraction=0.2",
+        "--config.data.cache_mb=0",
+        "--config.train.batch_size=4",
+        "--config.train.eval_batch_size=4",
+    )
+    codes = pair.codes(60)
+    assert 2 in codes and set(codes) <= {1, 2}, (codes, pair.said(0), pair.said(1))
+    told = [pair.said(i) for i in (0, 1) if codes[i] == 2][0]
+    assert "cannot be decoded" in told and "Traceback" not in pair.said(0) + pair.said(1)

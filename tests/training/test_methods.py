@@ -1,6 +1,7 @@
 """The masked methods train in the one loop: exact counts, what is kept, and resuming."""
 
 import json
+import logging
 
 import jax
 import numpy as np
@@ -126,3 +127,11 @@ def test_a_masked_run_can_be_divided_into_parts(tmp_path):
     """S2ViTE scores its heads part by part as well."""
     summary = tiny.train(config("s2vite", train__micro_batches=2), tmp_path)
     assert summary["steps"] == tiny.STEPS
+
+
+def test_a_run_too_short_for_a_change_of_masks_says_so(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("barter_jax"), "propagate", True)
+    with caplog.at_level(logging.INFO, "barter_jax"):
+        tiny.train(config("set", masked__every_steps=50, train__steps=3), tmp_path)
+    said = "no change of the masks falls within the 3 steps: lower config.masked.every_steps=50"
+    assert said in caplog.text

@@ -1,6 +1,7 @@
 """Runs that start from a model that was trained before."""
 
 import logging
+import shutil
 
 import jax
 import numpy as np
@@ -13,7 +14,7 @@ from barter_jax.errors import UserError
 from barter_jax.training import loop
 from barter_jax.training import state as state_lib
 from barter_jax.training.checkpoint import named_leaves
-from tests.training import tiny
+from tests.training import commands, tiny
 
 
 @pytest.fixture(scope="module")
@@ -133,3 +134,27 @@ def test_a_compact_model_is_no_start_for_a_larger_one(dense, tmp_path):
     tiny.train(tiny.config(density=0.3, train__steps=2, topology__updates=0), tmp_path / "small")
     with pytest.raises(UserError, match="init.from=.*layer 0 has .* and this run begins with"):
         tiny.train(config(tmp_path / "small", density=0.9), tmp_path / "run")
+
+
+def test_the_flag_has_a_word_of_pythons_for_its_name(dense, tmp_path):
+    flags = [f"--config={tiny.CONFIG_FILE}", f"--workdir={tmp_path / 'run'}"]
+    flags += ["--config.train.steps=2", "--config.topology.updates=0"]
+    wrong = commands.run("barter_jax.main", *flags, "--config.init.from=nowhere")
+    commands.assert_refused(wrong, "nowhere does not exist")
+    # Nothing counts as a run that the corrected command would have to make way for.
+    right = commands.run("barter_jax.main", *flags, f"--config.init.from={dense}")
+    assert right.code == 0, right.stderr
+    assert f"starting from {dense}: 4 of 8 heads, 14 of 24 channels by taylor" in right.stderr
+    nearest = commands.run("barter_jax.main", *flags, "--config.init.frm=x")
+    commands.assert_refused(nearest, "did you mean config.init.from?")
+
+
+def test_a_run_that_goes_on_needs_its_origin_no_more(dense, tmp_path, monkeypatch):
+    shutil.copytree(dense, tmp_path / "dense")
+    own = config(tmp_path / "dense")
+    with monkeypatch.context() as patch:
+        tiny.crash_on_call(patch, loop.Run, "update_topology", 2)
+        with pytest.raises(tiny.Crash):
+            tiny.train(own, tmp_path / "run")
+    shutil.rmtree(tmp_path / "dense")
+    assert tiny.train(own, tmp_path / "run")["steps"] == tiny.STEPS
