@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import importlib
+import json
 import logging
 import os
 import pathlib
@@ -72,6 +73,9 @@ def _is_prepared(builder: Any) -> bool:
     if not builder.is_prepared():
         return False
     if not builder.info.initialized:
+        # By then it has taken its own default for the format, which what is read does not replace.
+        written = json.loads((pathlib.Path(builder.data_dir) / "dataset_info.json").read_text())
+        builder.info.set_file_format(written.get("fileFormat"), override=True)
         builder.info.read_from_directory(builder.data_dir)
     return True
 
