@@ -12,8 +12,9 @@ averaged. --json prints the numbers as one document besides.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -51,9 +52,16 @@ def main(paths: Sequence[str]) -> None:
             "report.html": page.render(grouping, doc, command),
         },
     )
-    log.info("%d runs in %s", len(doc["runs"]), output / "report.html")
+    log.info("%s: %s", output / "report.html", _counted(doc["runs"]))
     if cli.JSON.value:
         cli.print_json(doc)
+
+
+def _counted(runs: Sequence[Mapping[str, Any]]) -> str:
+    """`3 runs`, or `3 runs, 1 of them broken`."""
+    broken = sum(run["status"] == "broken" for run in runs)
+    text = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
+    return f"{text}, {broken} of them broken" if broken else text
 
 
 if __name__ == "__main__":
