@@ -60,6 +60,7 @@ MISTAKES = {
     "optimizer.decay_mask=none": ("config.optimizer.decay_mask", "kernels"),
     "topology.updates=-1": ("config.topology.updates",),
     "topology.total_heads=-1": ("config.topology.total_heads",),
+    "topology.total_heads=1000000": ("config.topology.total_heads", "lower it to 8"),
     "topology.share=1": ("config.topology.share",),
     "topology.noise=nan": ("config.topology.noise",),
     "topology.min_units=0": ("config.topology.min_units",),

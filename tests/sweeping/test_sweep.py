@@ -97,7 +97,9 @@ def paths_of(root: pathlib.Path, *methods, seeds=(0,)):
 
 
 def test_a_failure_does_not_keep_the_others(stand_in, tmp_path):
-    stand_in("print('begun'); print('12:00:59 error: no', file=sys.stderr); sys.exit(3)")
+    stand_in(
+        "print('begun', flush=True)\nprint('12:00:59 error: no', file=sys.stderr)\nsys.exit(3)"
+    )
     all_paths = paths_of(tmp_path / "s", "static", "barter")
     runner.run(all_paths, tiny.config(), [], [None])
     for paths in all_paths:
