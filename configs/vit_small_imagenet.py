@@ -9,9 +9,10 @@ go into DIR/downloads/manual and are prepared once. 1% of the training images ar
 and select the model; the 50,000 validation images are the test set, touched once.
 
 The recipe follows that of DeiT-S (Touvron et al. 2021), without distillation and repeated
-augmentation; the running average's decay, 0.99996 there, suits runs of that length. Images are read with the shorter side scaled to 256 pixels and cut to the central square; random
-crops of it are the augmentation's. train.batch_size is that of all hosts together; where it does
-not fit into memory, train.micro_batches takes it in parts.
+augmentation; the running average's decay, 0.99996 there, suits runs of that length. Images are read
+with the shorter side scaled to 256 pixels and cut to the central square; random crops of it are the
+augmentation's. train.batch_size is that of all hosts together; where it does not fit into memory,
+train.micro_batches takes it in parts.
 """
 
 from barter_jax.config import default_config
