@@ -212,9 +212,10 @@ class Run:
         if self.step < total:
             entry, _ = self._compiled()
         while self.step < total:
+            # Before the update: where it fails, what is saved must not hold the update already.
+            batch = self._next_batch()
             if self.barter.due(self.step, self.progress):
                 entry = self.update_topology()
-            batch = self._next_batch()
             images, targets = self.inputs.prepare(self.step, batch)
             self.state, values = entry.train(self.state, images, targets, self.train_key)
             self.step += 1

@@ -321,15 +321,16 @@ def test_other_data_is_refused(change, said, photos, tmp_path, monkeypatch):
     assert tiny.snapshot(tmp_path / "run" / "checkpoints") == before
 
 
-def test_an_unreadable_image_loses_no_step(photos, tmp_path):
-    """Mended, the same command goes on and comes to the same bits."""
+@pytest.mark.parametrize(("batch_size", "batch"), [(4, 2), (2, UPDATES_AT[0] + 1)])
+def test_an_unreadable_image_loses_no_step(batch_size, batch, photos, tmp_path):
+    """Mended, the same command goes on to the same bits; so too where an update is due."""
     root, config = photos
+    config.train.batch_size = batch_size
     tiny.train(config, tmp_path / "whole")
-    # The first image of the third batch.
     order = train_batches(
-        helpers.numbered(16), batch_size=4, seed=config.seed, num_threads=0, prefetch=0
+        helpers.numbered(16), batch_size=batch_size, seed=config.seed, num_threads=0, prefetch=0
     )
-    index = [next(order)["label"] for _ in range(3)][2][0]
+    index = [next(order)["label"] for _ in range(batch + 1)][batch][0]
     train = blueprint_lib.load_data(config).train
     damaged = root / train._source._names[train._indices[index]]
     content = damaged.read_bytes()
@@ -340,7 +341,7 @@ def test_an_unreadable_image_loses_no_step(photos, tmp_path):
     saved = checkpoints.latest_step()
     checkpoints.close()
     # One batch is read ahead.
-    assert saved == 1
+    assert saved == batch - 1
     damaged.write_bytes(content)
     tiny.train(config, tmp_path / "run")
     models = [tmp_path / run / "model/model.safetensors" for run in ("run", "whole")]
@@ -353,6 +354,14 @@ def test_an_unreadable_image_loses_no_step(photos, tmp_path):
         for run in ("run", "whole")
     ]
     assert metrics[0] == metrics[1]
+    topology = [
+        [
+            tiny.without(row, "compile_seconds", "stall_seconds", "compiled_ahead")
+            for row in tiny.rows(tmp_path / run, "topology.jsonl")
+        ]
+        for run in ("run", "whole")
+    ]
+    assert topology[0] == topology[1]
 
 
 def test_another_seed_is_refused(tmp_path, monkeypatch):
