@@ -123,15 +123,16 @@ def warm(tmp_path_factory):
 
 def test_a_run_compiles_two_steps_a_shape_and_nothing_else(warm, tmp_path, monkeypatch):
     """What is compiled before which step, where the table has room for one shape."""
-    original = Inputs.next
+    original = Inputs.prepare
     by_step: dict[int, int] = {}
     with events.compilations() as compiled:
 
-        def next_batch(self):
-            by_step[len(by_step)] = len(compiled)
-            return original(self)
+        def prepare(self, step, batch):
+            # The update that opens a step is over by now.
+            by_step[step] = len(compiled)
+            return original(self, step, batch)
 
-        monkeypatch.setattr(Inputs, "next", next_batch)
+        monkeypatch.setattr(Inputs, "prepare", prepare)
         # Not by `tiny.train`, which remembers what was compiled.
         config = tiny.config(executables__capacity=1)
         loop.train(config, tmp_path, False)
