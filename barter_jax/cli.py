@@ -24,6 +24,7 @@ from ml_collections import config_dict, config_flags
 from barter_jax import allocator
 from barter_jax import config as config_lib
 from barter_jax.errors import RunError, UserError
+from barter_jax.training import environment
 
 CONFIG = config_flags.DEFINE_config_file(
     "config",
@@ -94,6 +95,12 @@ def _guard(call: Callable[[], Any]) -> Any:
         _fail(1, error)
     except KeyboardInterrupt:
         _fail(130, "interrupted")
+    except Exception:
+        # Only now: finding a device takes seconds, and not every command needs one.
+        reason = environment.no_device()
+        if reason is None:
+            raise
+        _fail(2, reason)
 
 
 def _fail(code: int, message: object) -> None:

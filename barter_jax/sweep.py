@@ -4,10 +4,11 @@
         --densities=0.1,0.3 --seeds=0,1,2 --workdir=runs/sweep --config.train.epochs=20
 
 Each run is a work directory WORKDIR/<method>-<density>-seed<seed> of barter_jax.main, with what it
-prints in a .log beside it. The same command goes on after an interruption. A run that fails is
-recorded (WORKDIR/<run>.failed.json), the others go on, and it is tried again the next time; the
-exit code is 1 then. One run at a time, or with --devices=0,1,2,3 one on each of these GPUs. On a
-cluster, --task and --tasks divide the grid: launch/sweep.sbatch does it as a SLURM array.
+prints in a .log beside it. What cannot be trained, for its density, say, is told before the first
+run starts. The same command goes on after an interruption. A run that fails is recorded
+(WORKDIR/<run>.failed.json), the others go on, and it is tried again the next time; the exit code is
+1 then. One run at a time, or with --devices=0,1,2,3 one on each of these GPUs. On a cluster, --task
+and --tasks divide the grid: launch/sweep.sbatch does it as a SLURM array.
 `python -m barter_jax.report WORKDIR` draws the result.
 """
 
@@ -22,7 +23,7 @@ from typing import Any
 from absl import flags
 from ml_collections import config_dict
 
-from barter_jax import cli
+from barter_jax import blueprint, cli
 from barter_jax.errors import UserError
 from barter_jax.sweeping import grid, runner, status
 from barter_jax.sweeping.status import Paths
@@ -80,10 +81,10 @@ def main(config: config_dict.ConfigDict) -> int:
     cells = grid.cells([method.strip() for method in methods], densities, seeds)
     root = Path(WORKDIR.value or Path("runs") / f"sweep_{cli.config_name()}")
     everything = [Paths(root, cell) for cell in grid.share(cells, TASK.value, TASKS.value)]
-    # All of them before the first is run: a mistake must not show after hours.
     configs = [grid.configured(config, paths.cell) for paths in everything]
     devices = [None] if DEVICES.value is None else _devices(DEVICES.value)
     if not DRY_RUN.value:
+        _check_what_is_left(everything, configs)
         try:
             root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -98,6 +99,31 @@ def main(config: config_dict.ConfigDict) -> int:
     elif rows:
         print(table(rows))
     return 1 if any(row["state"] == "failed" for row in rows) and not DRY_RUN.value else 0
+
+
+def _check_what_is_left(
+    everything: Sequence[Paths], configs: Sequence[config_dict.ConfigDict]
+) -> None:
+    """Works out every run that is not done: a mistake must not show after hours.
+
+    Raises:
+      UserError: the data cannot be read, or one of the runs cannot be; names the first.
+    """
+    left = [
+        (paths.cell, config)
+        for paths, config in zip(everything, configs, strict=True)
+        if status.read(paths, config)["state"] != "done"
+    ]
+    if not left:
+        return
+    # Once: the seed decides which images are held out, not how many. Prepares what TFDS has to.
+    dataset = blueprint.load_data(left[0][1])
+    for cell, config in left:
+        try:
+            blueprint.check_data(config, dataset)
+            blueprint.make(config, len(dataset.class_names), len(dataset.train))
+        except UserError as error:
+            raise UserError(f"{cell.name}: {error}") from error
 
 
 def _devices(text: str) -> list[str]:

@@ -121,8 +121,9 @@ def scan(container: Container, dir: str | os.PathLike[str] | None) -> Layout:
         dir: how errors name it.
 
     Raises:
-        UserError: for another layout than the expected, a class without training images, a test
-            class that training lacks, or a split without images.
+        UserError: for another layout than the expected, a class without training images, a class
+            whose folder another split lacks, a test class that training lacks, or a split without
+            images.
     """
     try:
         files, folders = container.entries()
@@ -153,6 +154,13 @@ def scan(container: Container, dir: str | os.PathLike[str] | None) -> Layout:
                     f"data.dir={dir} has {folder}/{name}/ but no train/{name}/: "
                     f"remove it, or add training images of that class"
                 )
+        absent = [name for name in names if f"{prefix}{name}" not in folders]
+        if absent:
+            raise UserError(
+                f"data.dir={dir} has no {folder}/{absent[0]}/ to go with train/{absent[0]}/"
+                f"{f', nor {len(absent) - 1} other classes' if absent[1:] else ''}: add images of "
+                "that class, or an empty folder if there are none to spare"
+            )
         by_class = _group_images(files, prefix, names)
         if split == "train":
             for name in names:
@@ -173,7 +181,8 @@ def _tell_missing_classes(
 ) -> None:
     """Warns of classes that a split has no images of: they pull its macro-F1 down.
 
-    No error: with few images of one's own a class may have none to spare.
+    No error where an empty folder says so, or the images were held out by this program: with few
+    images of one's own a class may have none to spare.
     """
     missing = np.setdiff1d(np.arange(len(layout.class_names)), labels)
     if len(missing):

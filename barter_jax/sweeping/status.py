@@ -73,10 +73,10 @@ def is_trained(directory: Path) -> bool:
     try:
         with (directory / ".lock").open("r") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
+    except BlockingIOError:
         return True
+    except OSError:  # There is none, or it is no directory, which the run itself will tell.
+        return False
     return False
 
 

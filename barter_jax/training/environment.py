@@ -35,6 +35,23 @@ def describe(dtype: str, torch_version: str | None) -> dict[str, Any]:
     }
 
 
+def no_device() -> str | None:
+    """Why JAX has no device to compute on, in one line that says what to do, or None if it has."""
+    try:
+        jax.devices()
+    # JAX asserts where it knows of a platform whose package is not installed.
+    except (RuntimeError, AssertionError) as error:
+        asked = jax.config.jax_platforms
+        # What JAX says has advice of its own, in brackets at the end.
+        why = str(error).partition(" (set JAX_PLATFORMS")[0].rstrip(".") or "it is not installed"
+        return (
+            f"JAX has no device{f' for JAX_PLATFORMS={asked}' if asked else ''} ({why}): unset "
+            "JAX_PLATFORMS to use what is there, or install what is missing, as "
+            "pip install 'barter_jax[cuda]'"
+        )
+    return None
+
+
 def _cores() -> int:
     """Cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):

@@ -1,6 +1,8 @@
 """Image folders and archives."""
 
 import os
+import pathlib
+import shutil
 import threading
 import zipfile
 from concurrent import futures
@@ -131,17 +133,20 @@ def test_val_alone_is_the_test_set(tmp_path, archive):
 
 
 def test_val_beside_test_is_the_validation_split(tmp_path):
-    files = animals() | {"val/dog/x.png": encode(noise(9))}
+    files = animals() | {"val/dog/x.png": encode(noise(9)), "val/cat/notes.txt": b""}
     data = load(write(tmp_path, files), validation_fraction=7)
     assert (len(data.train), len(data.validation), len(data.test)) == (7, 1, 2)
     np.testing.assert_array_equal(data.validation[0]["image"], noise(9))
     assert data.validation[0]["label"] == 1
 
 
-def test_a_class_may_be_missing_in_test(tmp_path):
-    files = animals()
-    del files["test/cat/a.png"]
-    np.testing.assert_array_equal(load(write(tmp_path, files)).test.labels, [1])
+@pytest.mark.parametrize("archive", [False, True])
+def test_a_class_may_have_an_empty_folder_in_test(tmp_path, archive):
+    root = write(tmp_path / "data", animals())
+    (root / "test/cat/a.png").unlink()
+    if archive:
+        root = pathlib.Path(shutil.make_archive(str(tmp_path / "data"), "zip", root))
+    np.testing.assert_array_equal(load(root).test.labels, [1])
 
 
 def test_the_seed_decides_the_validation_split(tmp_path):
@@ -155,7 +160,8 @@ def test_the_seed_decides_the_validation_split(tmp_path):
 def test_links_are_followed_but_not_in_circles(tmp_path):
     write(tmp_path / "elsewhere", {"0.png": encode(noise(0)), "1.png": encode(noise(1))})
     folder = write(tmp_path / "data", animals())
-    (folder / "train/emu").symlink_to(tmp_path / "elsewhere")
+    for split in ("train", "test"):
+        (folder / split / "emu").symlink_to(tmp_path / "elsewhere")
     (folder / "train/cat/loop").symlink_to(folder / "train")
     data = load(folder)
     assert data.class_names == ("cat", "dog", "emu")
@@ -204,7 +210,12 @@ def test_lazy_zip_in_many_threads(tmp_path, monkeypatch):
         ("", {"test/emu/0.png": b""}, r"has test/emu/ but no train/emu/"),
         ("", {"val/emu/0.png": b""}, r"has val/emu/ but no train/emu/"),
         ("test", {}, r"has train/ but neither test/ nor val/: expected train/<class>/<image>"),
-        ("test", {"test/cat/a.txt": b""}, r"has no images in test/<class>/"),
+        (
+            "test",
+            {"test/cat/a.txt": b"", "test/dog/a.txt": b""},
+            r"has no images in test/<class>/",
+        ),
+        ("test", {"test/cat/a.txt": b""}, r"has no test/dog/ to go with train/dog/"),
         ("train", {"train/0.png": b""}, r"has no class folders in train/"),
     ],
 )
@@ -327,6 +338,9 @@ def test_classes_without_test_or_validation_images_are_told(tmp_path, monkeypatc
     files |= {f"train/{name}/0.png": encode(noise(0)) for name in "abcdef"}
     files |= {"val/dog/0.png": encode(noise(1))}
     root = write(tmp_path / "fewer", files)
+    for split in ("test", "val"):
+        for name in (*"abcdef", "cat"):
+            (root / split / name).mkdir(parents=True)  # empty: there are none to spare
     assert warnings_of(root, monkeypatch) == [
         f"data.dir={root}: 7 of 8 classes have no {split} images, and F1 there is 0 for them: "
         "a, b, c, cat, d, ..."
@@ -339,6 +353,27 @@ def test_classes_without_test_or_validation_images_are_told(tmp_path, monkeypatc
         f"data.dir={tmp_path / 'few'}: 1 of 3 classes have no validation images, and F1 there is "
         "0 for them: emu"
     )
+
+
+@pytest.mark.parametrize("split", ["test", "val"])
+@pytest.mark.parametrize("keep", [write, write_zip])
+def test_a_class_without_its_folder_is_a_mistake(tmp_path, split, keep):
+    whole = animals() | {name.replace("test/", "val/"): data for name, data in animals().items()}
+    load(keep(tmp_path / "whole", whole))
+    files = {name: data for name, data in whole.items() if not name.startswith(f"{split}/cat/")}
+    root = keep(tmp_path / "less", files)
+    with pytest.raises(UserError) as caught:
+        load(root)
+    assert str(caught.value) == (
+        f"data.dir={root} has no {split}/cat/ to go with train/cat/: add images of that class, or "
+        "an empty folder if there are none to spare"
+    )
+
+
+def test_several_classes_without_their_folders_are_counted(tmp_path):
+    files = animals() | {f"train/{name}/0.png": encode(noise(0)) for name in "abz"}
+    with pytest.raises(UserError, match=r"no test/a/ to go with train/a/, nor 2 other classes: "):
+        load(write(tmp_path, files))
 
 
 def test_files_that_are_left_out_are_told(tmp_path, monkeypatch):

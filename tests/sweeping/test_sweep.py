@@ -1,8 +1,10 @@
 """A sweep runs what is not done, records what fails, and goes on after an interruption."""
 
 import json
+import os
 import pathlib
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -25,13 +27,14 @@ def arguments(directory, *flags):
 
 
 def test_one_command_runs_the_grid_records_a_failure_and_skips_what_is_done(tmp_path):
-    # A density that leaves too few heads is told by the run itself.
-    flags = ("--methods=static", "--densities=0.01,0.5", "--json")
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "static-0.4-seed0").write_text("in the way")
+    flags = ("--methods=static", "--densities=0.4,0.5", "--json")
     first = sweep(tmp_path / "s", *flags)
     assert first.code == 1, first.stderr
     failed, done = json.loads(first.stdout)["runs"]
     assert failed["state"] == "failed" and failed["exit_code"] == 2
-    assert "config.density=0.01 leaves" in failed["error"]
+    assert "static-0.4-seed0" in failed["error"]
     assert done["state"] == "done" and 0 <= done["accuracy"] <= 1
     summary = json.loads((tmp_path / "s" / "static-0.5-seed0" / "summary.json").read_text())
     assert done["accuracy"] == summary["test"]["accuracy"]
@@ -57,11 +60,29 @@ def test_one_command_runs_the_grid_records_a_failure_and_skips_what_is_done(tmp_
         (("--methods=",), "config.method must be one of"),
         (("--devices=0,0",), "--devices=0,0 names a device twice"),
         (("--task=3", "--tasks=2"), "--task=3 is not in 0..1"),
+        (("--densities=0.5,0.01",), "barter-0.01-seed0: config.density=0.01 leaves"),
+        (("--config.data.num_classes=7",), "config.data.num_classes is 7, but the data has 10"),
     ],
 )
 def test_a_mistake_is_one_line_and_starts_nothing(flags, message, tmp_path):
     commands.assert_refused(sweep(tmp_path / "s", *flags), message)
     assert not (tmp_path / "s").exists()
+
+
+def test_a_sweep_leaves_the_devices_to_its_runs(tmp_path):
+    """Where JAX has no device, a sweep still works out its runs; it is they that fail."""
+    # In a new process: JAX looks at the environment when it is imported.
+    result = subprocess.run(
+        [sys.executable, "-m", SWEEP, *arguments(tmp_path / "s", "--methods=set", "--json")],
+        capture_output=True,
+        text=True,
+        cwd=commands.ROOT,
+        env={**os.environ, "JAX_PLATFORMS": "none_such"},
+    )
+    (row,) = json.loads(result.stdout)["runs"]
+    assert (row["state"], row["exit_code"]) == ("failed", 2)
+    assert "JAX has no device for JAX_PLATFORMS=none_such" in row["error"]
+    assert "install" in row["error"] and result.returncode == 1
 
 
 def test_a_dry_run_starts_nothing(tmp_path):

@@ -80,6 +80,7 @@ PLACES = {
     "deciding an update": (loop.Run, "update_topology", 1, at(8)),
     "compiling for an update": (loop.Run, "_compiled", 1, at(3)),
     "writing the second row of an update": (JsonLines, "write", 2),
+    "between an update and its step": (Inputs, "prepare", 1, lambda _, step, *__: step == 8),
     "after the best model, before its metrics": (JsonLines, "write", 3),
     "writing the best model": (compact, "save", 1),
     "saving after the best evaluation": (loop.Run, "checkpoint", 1, at(4)),
