@@ -20,6 +20,7 @@ import numpy as np
 from absl import flags
 
 from barter_jax.data.dataset import ImageSource, Item
+from barter_jax.data.order import Order
 from barter_jax.errors import RunError, UserError
 
 log = logging.getLogger("barter_jax")
@@ -28,6 +29,10 @@ log = logging.getLogger("barter_jax")
 # it is adding, one on the way to `next`.
 _IN_FLIGHT = 3
 _SHARED_MEMORY = "/dev/shm"
+# Batches of a stream without an end, few enough for grain to count.
+_ENDLESS = 2**40
+# Bytes of a batch: smaller ones are copied faster than another thread hands them over.
+_WORTH_A_THREAD = 2**20
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -127,10 +132,8 @@ def train_batches(
 ) -> TrainBatches:
     """Returns an endless iterator over shuffled batches for this process.
 
-    The images of epoch 0, 1, ... each in an order of its own make one stream; global batch k is its
-    elements [k * batch_size, (k + 1) * batch_size), so a batch can span two epochs and no image is
-    left out. Of it, each process gets one contiguous block, in the order of the processes: any
-    number of processes sees the same global batches.
+    The order is that of `barter_jax.data.order`: any number of processes sees the same global
+    batches.
 
     `get_state()` is {"next_index": k}, the number of batches taken; `set_state` goes there. It does
     not depend on `num_threads`, `prefetch` and `workers`, but it counts batches of this
@@ -148,7 +151,8 @@ def train_batches(
         seed: a non-negative integer; decides the order.
         process_index: which block is wanted, in 0..process_count-1.
         process_count: the number of blocks, a divisor of `batch_size`.
-        num_threads: threads that assemble batches ahead; 0 assembles them in `next`.
+        num_threads: threads that assemble batches ahead; 0 assembles them in `next`, as do small
+            batches of images in memory.
         prefetch: batches to hold ready; 0 assembles them in `next`.
         workers: processes to read in, each with `num_threads` and `prefetch` of its own; 0 reads in
             this one.
@@ -179,15 +183,10 @@ def train_batches(
         raise ValueError(f"process_index={process_index} is not in 0..{process_count - 1}")
     # Grain carries indices only, and the images of a batch are gathered at once: that is many
     # times cheaper than passing single images through its Python layers.
-    # The repeated stream has sys.maxsize elements: without drop_remainder, grain's length of it in
-    # batches is rounded in floating point, past what `len` can return.
-    blocks = (
-        grain.MapDataset.range(len(source))
-        .shuffle(seed=_order_seed(seed))
-        .repeat()
-        .batch(batch_size // process_count, drop_remainder=True)
-    )
-    indices = blocks[process_index::process_count]
+    order = Order(len(source), batch_size, seed, process_index, process_count)
+    indices = grain.MapDataset.range(_ENDLESS).map(order)
+    if source.in_memory and len(order(0)) * source[0]["image"].nbytes < _WORTH_A_THREAD:
+        num_threads = 0
     # Threads without a batch to prepare would be idle.
     options = grain.ReadOptions(
         num_threads=min(num_threads, prefetch), prefetch_buffer_size=prefetch
@@ -334,12 +333,3 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-def _order_seed(seed: int) -> int:
-    """Spreads seeds over 32 bits.
-
-    Grain orders epoch e by seed + e: without this, epoch 1 of seed 0 would be epoch 0 of seed 1,
-    and runs that are meant to be independent would share most of their data order.
-    """
-    return int(np.random.SeedSequence(seed).generate_state(1)[0])
