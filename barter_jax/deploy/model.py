@@ -49,6 +49,7 @@ class Card:
       load_size: side of the square that an image file is scaled to before its centre is cut out;
         None for `image_size`.
       parameters: without those that a mask has set to zero; None for all.
+      dataset: `ImageDataset.identity` of what it was trained on; older models have none.
     """
 
     model: str
@@ -62,6 +63,7 @@ class Card:
     metrics: dict[str, float]
     load_size: int | None = None
     parameters: int | None = None
+    dataset: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "topology": self.topology.to_json(), "format": FORMAT}

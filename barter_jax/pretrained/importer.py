@@ -40,6 +40,7 @@ class Dense:
       params: nested dict of float32 numpy arrays, without `classifier` where the file has none.
       heads_known: whether the file says how many heads there are. The shapes do not.
       notes: what is worth telling the user, a sentence each.
+      dataset: `ImageDataset.identity` of what they were trained on, where it is known.
     """
 
     file: Path
@@ -53,6 +54,7 @@ class Dense:
     params: dict[str, Any]
     heads_known: bool
     notes: tuple[str, ...]
+    dataset: dict[str, Any] | None = None
 
     @property
     def format(self) -> str:
@@ -118,6 +120,7 @@ def _own(file: Path) -> Dense:
         params=formats.unflatten(leaves),
         heads_known=True,
         notes=(),
+        dataset=card.dataset,
     )
 
 

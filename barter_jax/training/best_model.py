@@ -33,6 +33,7 @@ def write(
     best: Evaluation,
     topology: Topology,
     state: TrainState,
+    dataset: dict[str, Any],
 ) -> None:
     """Writes `model/` of a work directory.
 
@@ -44,6 +45,7 @@ def write(
       best: step and validation metrics of the evaluation.
       topology: logical counts of the state.
       state: the state that was evaluated, padded or not.
+      dataset: `ImageDataset.identity` of its data.
     """
     params, topology, count = deployable(plan, state, topology)
     card = compact.Card(
@@ -58,6 +60,7 @@ def write(
         metrics=best.metrics,
         load_size=config.data.load_size,
         parameters=count,
+        dataset=dataset,
     )
     compact.save(workdir / DIRECTORY, card, params)
 

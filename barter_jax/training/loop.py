@@ -129,7 +129,7 @@ def _train(
     fitted = None
     if overwrite or not (directory / "checkpoints").exists():
         # Before the work directory is claimed: a mistake must leave nothing that counts as a run.
-        fitted = start.read(config, plan, dataset.class_names)
+        fitted = start.read(config, plan, dataset.class_names, identity)
     with contextlib.ExitStack() as stack:
         about = {
             "total_steps": plan.total_steps,
@@ -474,8 +474,16 @@ class Run:
     def _write_model(self, state: TrainState, topology: Topology) -> None:
         if not self.hosts.first:
             return
-        labels = self.dataset.class_names
-        best_model.write(self.directory, self.config, self.plan, labels, self.best, topology, state)
+        best_model.write(
+            self.directory,
+            self.config,
+            self.plan,
+            self.dataset.class_names,
+            self.best,
+            topology,
+            state,
+            self.job.identity,
+        )
 
     def finish(self) -> dict[str, Any]:
         """Measures the best model on the test split, from its file, and writes the summary."""

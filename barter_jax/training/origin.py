@@ -109,7 +109,9 @@ def _beginning(job: Job, inputs: Inputs) -> Origin:
     with clock.charge("update"):
         params = None
         if job.config.init["from"]:
-            fitted = job.fitted or start.read(job.config, job.plan, job.dataset.class_names)
+            fitted = job.fitted or start.read(
+                job.config, job.plan, job.dataset.class_names, job.identity
+            )
             params = start.parameters(job.config, job.plan, inputs, fitted)
             # Rounding may differ from host to host, and with it a choice of units.
             params = job.hosts.tree_from_first(params)

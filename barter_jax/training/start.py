@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,17 +25,28 @@ from barter_jax.training.inputs import Inputs
 log = logging.getLogger("barter_jax")
 
 PyTree = Any
+_DIVIDED_OTHERWISE = (
+    "these weights seem to come from the same data, divided otherwise: some of the images held out "
+    "here were trained on there, and what is measured on them is flattered; the same config.seed "
+    "and config.data.validation_fraction hold out the same images"
+)
 # Folded into the run's key for a fresh classifier.
 _CLASSIFIER = 4
 
 
-def read(config: config_dict.ConfigDict, plan: Blueprint, labels: Sequence[str]) -> Fitted | None:
+def read(
+    config: config_dict.ConfigDict,
+    plan: Blueprint,
+    labels: Sequence[str],
+    identity: Mapping[str, Any],
+) -> Fitted | None:
     """The weights that a run starts from, fitted to its model; None where it starts from scratch.
 
     Args:
       config: the validated config; `init` says where from.
       plan: the run.
       labels: its class names.
+      identity: `ImageDataset.identity` of its data.
 
     Raises:
       UserError: the file cannot be used for this model, or is smaller than it.
@@ -47,7 +59,25 @@ def read(config: config_dict.ConfigDict, plan: Blueprint, labels: Sequence[str])
         dense, plan.model, plan.image_size, plan.num_classes, key, labels=labels
     )
     _check_size(config, fitted.topology, plan.initial)
+    if divided_otherwise(dense.dataset, identity):
+        fitted = dataclasses.replace(fitted, notes=(*fitted.notes, _DIVIDED_OTHERWISE))
     return fitted
+
+
+def divided_otherwise(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any]) -> bool:
+    """Whether two data sets look like the same images with others of them held out.
+
+    Args:
+      theirs: `ImageDataset.identity` of one, if it is known.
+      ours: that of the other.
+    """
+    if theirs is None or theirs["hash"] == ours["hash"]:
+        return False
+
+    def images(identity):
+        return identity["classes"], sum(identity[split] for split in ("train", "validation", "test"))
+
+    return images(theirs) == images(ours)
 
 
 def parameters(
