@@ -39,7 +39,7 @@ def test_a_cropped_source_gives_the_same_one_by_one_and_together():
 
 
 def test_a_run_on_larger_images_evaluates_and_predicts_on_their_centre(tmp_path):
-    config = tiny.config(data__load_size=10, data__resize=True)
+    config = tiny.config(data__load_size=10, data__resize=True, topology__updates=0)
     summary = tiny.train(config, tmp_path / "run")
     test = blueprint_lib.load_data(config).test
     model = compact.load(tmp_path / "run")

@@ -34,16 +34,26 @@ class Result:
 
 
 class Command:
-    """A command that is running. One at a time."""
+    """A command that is running. One at a time of each number.
 
-    def __init__(self, server: subprocess.Popen, module: str, args, cwd, env):
+    Args:
+      module: the command's.
+      args: its arguments.
+      cwd: where it runs.
+      env: changes to the environment; None removes a variable.
+      number: of the server that starts it.
+    """
+
+    def __init__(self, module: str, args, cwd, env, number: int = 0):
         self._folder = pathlib.Path(tempfile.mkdtemp())
-        self._server = server
+        changes = sorted((k, v) for k, v in env.items() if os.environ.get(k) != v)
+        for_jax = tuple(change for change in changes if change[0].startswith("JAX_"))
+        self._server = server = _server(number, for_jax)
         request = {
             "module": module,
             "args": [str(arg) for arg in args],
             "cwd": str(cwd),
-            "env": {**os.environ, **env},
+            "env": _changed(changes),
             "folder": str(self._folder),
         }
         server.stdin.write(json.dumps(request).encode() + b"\n")
@@ -94,11 +104,21 @@ class Command:
         return line
 
 
+def _changed(changes) -> dict[str, str]:
+    env = {**os.environ, **dict(changes)}
+    return {name: value for name, value in env.items() if value is not None}
+
+
 @functools.cache
-def _server() -> subprocess.Popen:
+def _server(number: int, changes: tuple[tuple[str, str | None], ...]) -> subprocess.Popen:
+    """A server of its own for each of the commands that run at one time.
+
+    JAX reads its variables when it is imported, so where they differ the server is another, too.
+    """
     server = subprocess.Popen(
         [sys.executable, "-W", "ignore::RuntimeWarning", "-m", "tests.training.commands"],
         cwd=ROOT,
+        env=_changed(changes),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,
@@ -110,7 +130,7 @@ def _server() -> subprocess.Popen:
 @contextlib.contextmanager
 def started(module: str, *args, cwd=ROOT, **env):
     """A running command; killed at the end if it still runs."""
-    command = Command(_server(), module, args, cwd, env)
+    command = Command(module, args, cwd, env)
     try:
         yield command
     finally:

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import filelock
@@ -13,8 +11,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from barter_jax.training import compile_cache
-from tests.training import tiny
-from tests.training.commands import ROOT
+from tests.training import commands, tiny
 
 SETTINGS = (
     "jax_compilation_cache_dir",
@@ -197,22 +194,18 @@ SHORT = ("train.steps=5", "topology.updates=1", "executables.ahead=False")
 
 def run(directory, *fields):
     """A process of its own, which has been told nothing of a cache by its environment."""
-    environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
-    # So small a model compiles too fast to be kept otherwise.
-    environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "barter_jax.main"),
-            *(f"--config={tiny.CONFIG_FILE}", f"--workdir={directory}"),
-            *(f"--config.{field}" for field in (*SHORT, *fields)),
-        ],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
+    environment = {
+        "JAX_COMPILATION_CACHE_DIR": None,
+        # So small a model compiles too fast to be kept otherwise.
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    done = commands.run(
+        "barter_jax.main",
+        *(f"--config={tiny.CONFIG_FILE}", f"--workdir={directory}"),
+        *(f"--config.{field}" for field in (*SHORT, *fields)),
+        **environment,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     return json.loads((directory / "summary.json").read_text())["compiled"], done.stderr
 
 

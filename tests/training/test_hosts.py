@@ -1,7 +1,6 @@
 """Several processes decide alike, write once, and come to what one process comes to."""
 
 import json
-import pathlib
 import signal
 
 import pytest
@@ -12,13 +11,16 @@ from tests.data import helpers
 from tests.training import commands, talking, tiny
 from tests.training.pair import Pair
 
+# Two shapes: an update leads from the one to the other, and the next one back.
+BUCKET = {"bucket__heads": 4, "bucket__channels": 4}
+
 
 def run(directory, *flags, own=((), ())) -> Pair:
     return Pair(
-        "-m",
         "barter_jax.main",
         f"--config={tiny.CONFIG_FILE}",
         f"--workdir={directory}",
+        *(f"--config.{name.replace('__', '.')}={value}" for name, value in BUCKET.items()),
         *flags,
         own=own,
     )
@@ -35,7 +37,7 @@ def together(tmp_path_factory):
 
 
 def test_what_is_said_reaches_the_other():
-    pair = Pair(pathlib.Path(talking.__file__))
+    pair = Pair(talking.__name__)
     assert pair.codes() == [0, 0], pair.said(0) + pair.said(1)
     found = [json.loads(pair.said(index).splitlines()[-1]) for index in (0, 1)]
     assert [f.pop("first") for f in found] == [True, False]
@@ -84,9 +86,11 @@ def test_an_environment_that_does_not_tell_who_is_who(tmp_path):
 
 def test_two_processes_come_to_what_one_does(together, tmp_path):
     directory, pair = together
-    tiny.train(tiny.config(), tmp_path / "one")
-    one = tiny.outcome(tiny.config(), tmp_path / "one")
-    two = tiny.outcome(tiny.config(), directory)
+    config = tiny.config(**BUCKET)
+    tiny.train(config, tmp_path / "one")
+    one, two = tiny.outcome(config, tmp_path / "one"), tiny.outcome(config, directory)
+    padded = [row["padded"]["channels"] for row in two["topology"]]
+    assert padded[0] not in (padded[2], [12, 12]), "nothing was resized, so nothing was tested"
     assert [row["moved"] for row in two["topology"]] == [1, 3, 1, 2]
     tiny.assert_close(two, one)
 
@@ -106,7 +110,7 @@ def test_stopped_by_a_signal_to_one_of_them_both_save_and_go_on(together, tmp_pa
     assert pair.codes() == [143, 143], pair.said(0) + pair.said(1)
     assert "saved at step" in pair.said(0) and not (tmp_path / "run" / "summary.json").exists()
     assert run(tmp_path / "run").codes() == [0, 0]
-    config = tiny.config()
+    config = tiny.config(**BUCKET)
     tiny.assert_same(tiny.outcome(config, tmp_path / "run"), tiny.outcome(config, together[0]))
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import os
 import shutil
 
 import jax
@@ -16,9 +17,7 @@ from barter_jax.deploy import model as compact
 from barter_jax.errors import RunError, UserError
 from barter_jax.training import console, loop
 from tests.training import commands, tiny
-
-# One padded shape serves every topology that the tiny run can come to.
-ONE_SHAPE = {"bucket__heads": 4, "bucket__channels": 12}
+from tests.training.tiny import ONE_SHAPE
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +167,7 @@ def test_static_moves_nothing(tmp_path):
 
 # --- devices -----------------------------------------------------------------------------------
 
-TWO_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+TWO_DEVICES = {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"}
 
 
 def command(directory, **overrides):
@@ -336,7 +335,7 @@ def test_a_model_removed_from_a_finished_run_is_made_again(tmp_path):
 def test_units_that_can_never_move_are_told(tmp_path, caplog, monkeypatch):
     said = []
     monkeypatch.setattr(console.Console, "say", lambda self, text: said.append(text))
-    summary = tiny.train(tiny.config(density=1.0, train__steps=4), tmp_path)
+    summary = tiny.train(tiny.config(density=1.0, **ONE_SHAPE), tmp_path)
     assert summary["moved"] == {"heads": 0, "channels": 0}
     for unit, planned in summary["planned"].items():
         assert any(line.startswith(f"no {unit} can move") for line in said)

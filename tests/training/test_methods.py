@@ -131,7 +131,9 @@ def test_a_masked_run_can_be_divided_into_parts(tmp_path):
 
 def test_a_run_too_short_for_a_change_of_masks_says_so(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("barter_jax"), "propagate", True)
-    with caplog.at_level(logging.INFO, "barter_jax"):
+    # Before anything is compiled.
+    tiny.crash_on_call(monkeypatch, loop.Run, "_compiled", 1)
+    with caplog.at_level(logging.INFO, "barter_jax"), pytest.raises(tiny.Crash):
         tiny.train(config("set", masked__every_steps=50, train__steps=3), tmp_path)
     said = "no change of the masks falls within the 3 steps: lower config.masked.every_steps=50"
     assert said in caplog.text

@@ -11,7 +11,7 @@ import barter_jax
 from barter_jax import blueprint as blueprint_lib
 from barter_jax.config import MASKED_METHODS
 from barter_jax.errors import UserError
-from barter_jax.training import loop
+from barter_jax.training import loop, start
 from barter_jax.training import state as state_lib
 from barter_jax.training.checkpoint import named_leaves
 from tests.training import commands, tiny
@@ -21,7 +21,7 @@ from tests.training import commands, tiny
 def dense(tmp_path_factory):
     """The work directory of a dense run."""
     directory = tmp_path_factory.mktemp("dense")
-    tiny.train(tiny.config(method="dense", train__steps=8), directory)
+    tiny.train(tiny.config(method="dense"), directory)
     return directory
 
 
@@ -93,7 +93,7 @@ def test_masked_methods_keep_what_is_largest(method, dense, tmp_path, monkeypatc
 
 
 def test_a_run_that_started_so_resumes_to_the_same_bits(dense, tmp_path, monkeypatch):
-    own = config(dense)
+    own = config(dense, **tiny.ONE_SHAPE)
     tiny.train(own, tmp_path / "whole")
     with monkeypatch.context() as patch:
         tiny.crash_on_call(patch, loop.Run, "update_topology", 2)
@@ -118,6 +118,32 @@ def test_other_classes_get_a_new_classifier_and_are_told(dense, tmp_path, monkey
 
 
 @pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        ({}, False),
+        ({"seed": 1}, True),
+        ({"data__validation_fraction": 0.1}, True),
+    ],
+)
+def test_that_images_held_out_now_were_trained_on_is_told(overrides, told, dense):
+    own = config(dense, density=1.0, **overrides)
+    dataset = blueprint_lib.load_data(own)
+    plan = blueprint_lib.make(own, len(dataset.class_names), len(dataset.train))
+    fitted = start.read(own, plan, dataset.class_names, dataset.identity())
+    assert any("were trained on there" in note for note in fitted.notes) == told
+
+
+def test_other_data_is_no_other_division_of_the_same():
+    identity = {"classes": 3, "train": 8, "validation": 2, "test": 5, "hash": "a"}
+    assert not start.divided_otherwise(None, identity)
+    assert not start.divided_otherwise(identity, dict(identity))
+    assert start.divided_otherwise({**identity, "train": 7, "validation": 3, "hash": "b"}, identity)
+    assert start.divided_otherwise({**identity, "train": 7, "test": 6, "hash": "b"}, identity)
+    for other in ({"classes": 4}, {"train": 9}, {"test": 6}):
+        assert not start.divided_otherwise({**identity, **other, "hash": "b"}, identity)
+
+
+@pytest.mark.parametrize(
     ("overrides", "message"),
     [
         ({"init__from": "nowhere"}, "nowhere"),
@@ -131,7 +157,7 @@ def test_what_cannot_be_started_from_is_told(overrides, message, dense, tmp_path
 
 
 def test_a_compact_model_is_no_start_for_a_larger_one(dense, tmp_path):
-    tiny.train(tiny.config(density=0.3, train__steps=2, topology__updates=0), tmp_path / "small")
+    tiny.train(tiny.config(method="static", density=0.3, **tiny.ONE_SHAPE), tmp_path / "small")
     with pytest.raises(UserError, match="init.from=.*layer 0 has .* and this run begins with"):
         tiny.train(config(tmp_path / "small", density=0.9), tmp_path / "run")
 
@@ -151,7 +177,7 @@ def test_the_flag_has_a_word_of_pythons_for_its_name(dense, tmp_path):
 
 def test_a_run_that_goes_on_needs_its_origin_no_more(dense, tmp_path, monkeypatch):
     shutil.copytree(dense, tmp_path / "dense")
-    own = config(tmp_path / "dense")
+    own = config(tmp_path / "dense", **tiny.ONE_SHAPE)
     with monkeypatch.context() as patch:
         tiny.crash_on_call(patch, loop.Run, "update_topology", 2)
         with pytest.raises(tiny.Crash):

@@ -8,10 +8,12 @@ import pathlib
 from typing import Any
 from unittest import mock
 
+import jax
 import numpy as np
 
 from barter_jax import blueprint as blueprint_lib
 from barter_jax import config as config_lib
+from barter_jax import models
 from barter_jax.training import loop, optimizer
 from barter_jax.training import state as state_lib
 from barter_jax.training.checkpoint import Bookkeeping, Checkpoints, named_leaves
@@ -22,6 +24,8 @@ CONFIG_FILE = pathlib.Path(tiny_config.__file__)
 STEPS = 12
 UPDATES_AT = (3, 8)
 NUM_CLASSES, NUM_TRAIN = 10, 1366
+# One padded shape, of the whole model, serves every topology that the run can come to.
+ONE_SHAPE = {"bucket__heads": 4, "bucket__channels": 12}
 
 
 def config(**overrides):
@@ -37,12 +41,39 @@ def blueprint(c):
 
 
 def train(c, directory, overwrite: bool = False) -> dict[str, Any]:
-    """`loop.train`, with the steps of a config compiled once for all the tests of a process."""
-    with mock.patch.object(loop, "compile_entry", remembered):
+    """`loop.train`, with what a config alone decides made once for all the tests of a process.
+
+    These are the compiled steps, the traced initialisation of the parameters, and the optimizer:
+    JAX knows what it has compiled by the function, and a new optimizer has new ones.
+    """
+    with (
+        mock.patch.object(loop, "compile_entry", remembered),
+        mock.patch.object(models, "init_params", initialised),
+        mock.patch.object(optimizer, "make", optimized),
+    ):
         return loop.train(c, pathlib.Path(directory), overwrite)
 
 
+_make_optimizer = optimizer.make
+_init_params = models.init_params
 _entries: dict[str, Any] = {}
+_optimizers: dict[str, Any] = {}
+
+
+def optimized(section, total_steps):
+    key = json.dumps([config_lib.flatten(section), total_steps])
+    if key not in _optimizers:
+        _optimizers[key] = _make_optimizer(section, total_steps)
+    return _optimizers[key]
+
+
+@functools.cache
+def _initialiser(*fixed):
+    return jax.jit(functools.partial(_init_params, *fixed))
+
+
+def initialised(model, topology, image_size, num_classes, key):
+    return _initialiser(model, topology, image_size, num_classes)(key)
 
 
 # What the compiled steps depend on, besides the padded counts.
