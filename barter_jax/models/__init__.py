@@ -44,4 +44,8 @@ def init_params(
     """
     module = config.module(topology, num_classes)
     images = jnp.zeros((1, image_size, image_size, 3), jnp.float32)
-    return jax.jit(module.init)(key, images)["params"]
+    return _init(module, key, images)["params"]
+
+
+# One function for all modules: those that are equal are traced and compiled once.
+_init = jax.jit(lambda module, key, images: module.init(key, images), static_argnums=0)

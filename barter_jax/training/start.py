@@ -74,10 +74,11 @@ def divided_otherwise(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any])
     if theirs is None or theirs["hash"] == ours["hash"]:
         return False
 
-    def images(identity):
-        return identity["classes"], sum(identity[split] for split in ("train", "validation", "test"))
+    def sizes(identity):
+        images = sum(identity[split] for split in ("train", "validation", "test"))
+        return identity["classes"], images
 
-    return images(theirs) == images(ours)
+    return sizes(theirs) == sizes(ours)
 
 
 def parameters(

@@ -8,12 +8,10 @@ import pathlib
 from typing import Any
 from unittest import mock
 
-import jax
 import numpy as np
 
 from barter_jax import blueprint as blueprint_lib
 from barter_jax import config as config_lib
-from barter_jax import models
 from barter_jax.training import loop, optimizer
 from barter_jax.training import state as state_lib
 from barter_jax.training.checkpoint import Bookkeeping, Checkpoints, named_leaves
@@ -43,19 +41,17 @@ def blueprint(c):
 def train(c, directory, overwrite: bool = False) -> dict[str, Any]:
     """`loop.train`, with what a config alone decides made once for all the tests of a process.
 
-    These are the compiled steps, the traced initialisation of the parameters, and the optimizer:
-    JAX knows what it has compiled by the function, and a new optimizer has new ones.
+    These are the compiled steps and the optimizer: JAX knows what it has compiled by the function,
+    and a new optimizer has new ones.
     """
     with (
         mock.patch.object(loop, "compile_entry", remembered),
-        mock.patch.object(models, "init_params", initialised),
         mock.patch.object(optimizer, "make", optimized),
     ):
         return loop.train(c, pathlib.Path(directory), overwrite)
 
 
 _make_optimizer = optimizer.make
-_init_params = models.init_params
 _entries: dict[str, Any] = {}
 _optimizers: dict[str, Any] = {}
 
@@ -65,15 +61,6 @@ def optimized(section, total_steps):
     if key not in _optimizers:
         _optimizers[key] = _make_optimizer(section, total_steps)
     return _optimizers[key]
-
-
-@functools.cache
-def _initialiser(*fixed):
-    return jax.jit(functools.partial(_init_params, *fixed))
-
-
-def initialised(model, topology, image_size, num_classes, key):
-    return _initialiser(model, topology, image_size, num_classes)(key)
 
 
 # What the compiled steps depend on, besides the padded counts.
