@@ -115,6 +115,9 @@ def _set_up_logging() -> None:
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     log.propagate = False
+    # Orbax reads arrays side by side. If several fail, the first is told, and asyncio would add a
+    # traceback for each of the others, whenever they happen to be freed.
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
 
 
 def _parse(argv: Sequence[str], needs_config: bool) -> list[str]:
