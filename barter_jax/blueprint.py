@@ -341,13 +341,13 @@ def _caps(config: config_dict.ConfigDict, dims: Dimensions, initial: Topology) -
 
 
 def _transfers(config: config_dict.ConfigDict, budget: Budget) -> Budget:
-    if config.method in FIXED:
+    if config.method in FIXED or not config.topology.updates:
         return Budget(0, 0)
     default = default_transfers(budget, config.topology.transfer_multiplier)
     given = {unit: config.topology[f"total_{unit}"] for unit in UNITS}
     for unit, total in given.items():
         most = config.topology.updates * budget.of(unit)
-        if total is not None and config.topology.updates and total > most:
+        if total is not None and total > most:
             raise UserError(
                 f"config.topology.total_{unit}={total} is more than {config.topology.updates} "
                 f"updates can move of {budget.of(unit)} {unit}: lower it to {most} at most"

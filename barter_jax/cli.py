@@ -1,7 +1,7 @@
 """What the commands share: flags, one-line errors and exit codes.
 
 Exit codes: 0 done; 2 the user's mistake; 1 failure; 130 and 143 after a SIGINT or SIGTERM that
-was honoured by saving first.
+was honoured by saving first; 141 when nobody reads the output any more.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import importlib.util
 import json
 import keyword
 import logging
+import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -88,7 +90,13 @@ def print_json(document: Any) -> None:
 
 def _guard(call: Callable[[], Any]) -> Any:
     try:
-        return call()
+        result = call()
+        sys.stdout.flush()
+        return result
+    except BrokenPipeError:
+        # Whoever read the output, as `head`, has had enough. What Python still holds goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
     except UserError as error:
         _fail(2, error)
     except RunError as error:
@@ -130,9 +138,19 @@ def _parse(argv: Sequence[str], needs_config: bool) -> list[str]:
             )
         _check_overrides(argv, _load(path))
     try:
-        return app.parse_flags_with_usage(list(argv)) if wants_help else flags.FLAGS(list(argv))
+        if wants_help:
+            _help(argv)
+        return flags.FLAGS(list(argv))
     except flags.Error as error:
         raise UserError(_flag_message(str(error))) from error
+
+
+def _help(argv: Sequence[str]) -> None:
+    """Prints what was asked for and exits with 0: absl, which prints it, exits with 1."""
+    try:
+        app.parse_flags_with_usage(list(argv))
+    except SystemExit as end:
+        sys.exit(0 if end.code == 1 else end.code)
 
 
 def _subscripted(argument: str) -> str:

@@ -45,9 +45,11 @@ def predict(model: CompactModel, paths: Sequence[str], top: int) -> list[dict[st
     Raises:
       UserError: a file is missing or no image.
     """
-    missing = [path for path in paths if not Path(path).is_file()]
-    if missing:
-        raise UserError(f"{missing[0]}: there is no such file")
+    for path in map(Path, paths):
+        if path.is_dir():
+            raise UserError(f"{path} is a directory: name the images in it, as {path / '*.png'}")
+        if not path.is_file():
+            raise UserError(f"{path}: there is no such file")
     rows = []
     for start in range(0, len(paths), BATCH):
         batch = paths[start : start + BATCH]

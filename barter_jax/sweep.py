@@ -6,9 +6,10 @@
 Each run is a work directory WORKDIR/<method>-<density>-seed<seed> of barter_jax.main, with what it
 prints in a .log beside it. What cannot be trained, for its density, say, is told before the first
 run starts. The same command goes on after an interruption. A run that fails is recorded
-(WORKDIR/<run>.failed.json), the others go on, and it is tried again the next time; the exit code is
-1 then. One run at a time, or with --devices=0,1,2,3 one on each of these GPUs. On a cluster, --task
-and --tasks divide the grid: launch/sweep.sbatch does it as a SLURM array.
+(WORKDIR/<run>.failed.json), the others go on, and it is tried again the next time. The exit code
+is 0 once all are done, else 1. One run at a time, or with --devices=0,1,2,3 one on each of these
+GPUs. On a cluster, --task and --tasks divide the grid: launch/sweep.sbatch does it as a SLURM
+array.
 `python -m barter_jax.report WORKDIR` draws the result.
 """
 
@@ -80,6 +81,8 @@ def main(config: config_dict.ConfigDict) -> int:
     seeds = [config.seed] if SEEDS.value is None else grid.numbers("seeds", SEEDS.value, int)
     cells = grid.cells([method.strip() for method in methods], densities, seeds)
     root = Path(WORKDIR.value or Path("runs") / f"sweep_{cli.config_name()}")
+    if root.exists() and not root.is_dir():
+        raise UserError(f"--workdir={root} is a file: give a directory")
     everything = [Paths(root, cell) for cell in grid.share(cells, TASK.value, TASKS.value)]
     configs = [grid.configured(config, paths.cell) for paths in everything]
     devices = [None] if DEVICES.value is None else _devices(DEVICES.value)
@@ -98,7 +101,7 @@ def main(config: config_dict.ConfigDict) -> int:
         cli.print_json({"workdir": str(root), "runs": rows})
     elif rows:
         print(table(rows))
-    return 1 if any(row["state"] == "failed" for row in rows) and not DRY_RUN.value else 0
+    return 1 if any(row["state"] != "done" for row in rows) and not DRY_RUN.value else 0
 
 
 def _check_what_is_left(

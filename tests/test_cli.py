@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import subprocess
 import sys
 
@@ -162,6 +163,22 @@ def test_what_is_no_flag_is_not_passed_over(tmp_path):
 def test_help_needs_no_config():
     result = commands.run(MAIN, "--help")
     assert "workdir" in result.stdout and "Traceback" not in result.stderr
+    assert result.code == 0
+
+
+def test_whoever_has_read_enough_is_no_reason_to_complain():
+    """As with `| head -1`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", DESCRIBE, CONFIG],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 CONFIG_FILES = {

@@ -120,6 +120,12 @@ def test_fields_that_it_works_out():
     )
 
 
+def test_without_updates_nothing_is_to_move():
+    document = paper("cct", density=0.1, **{"topology.updates": 0, "topology.total_heads": 1})
+    assert document["transfers"] == {"heads": 0, "channels": 0}
+    assert document["updates"] == []
+
+
 @pytest.mark.parametrize("method", ["static", "dense"])
 def test_methods_that_move_nothing(method):
     document = paper("cct", density=0.1, method=method)

@@ -68,7 +68,8 @@ def test_the_command_prints_a_line_or_one_document(run, images):
     [
         (["{images}/small.png"], "--model"),
         (["--model={run}"], "no image"),
-        (["--model={run}", "{images}/none.png"], "none.png"),
+        (["--model={run}", "{images}/none.png"], "none.png: there is no such file"),
+        (["--model={run}", "{images}"], "is a directory: name the images in it"),
         (["--model={images}", "{images}/small.png"], "no compact model"),
         (["--model={images}/nowhere", "{images}/small.png"], "does not exist"),
         (["--model={run}", "{run}/config.json"], "config.json: cannot be decoded"),

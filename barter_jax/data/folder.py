@@ -33,10 +33,12 @@ class Layout:
         class_names: sorted; a label is an index into it.
         splits: for "train", "test" and, where it exists, "validation": the file names and their
             labels (int32).
+        test_folder: of the test split: "test", or "val" where that is all there is.
     """
 
     class_names: tuple[str, ...]
     splits: Mapping[str, tuple[tuple[str, ...], np.ndarray]]
+    test_folder: str = "test"
 
 
 class FileSource(ImageSource):
@@ -100,6 +102,8 @@ def load(
     sources["train"][0]  # A wrong data.image_size fails here, also when decoding is put off.
     sources = cache_if_fits(sources, image_size, cache_mb)
     train = sources["train"]
+    if held_out is not None and layout.test_folder == "val":
+        log.info("there is no test/: val/ is the test split, and validation is held out of train/")
     if held_out is None:
         log.info("val/ is the validation split: data.validation_fraction is not used")
         validation = sources["validation"]
@@ -173,7 +177,7 @@ def scan(container: Container, dir: str | os.PathLike[str] | None) -> Layout:
             raise UserError(f"data.dir={dir} has no images in {folder}/<class>/: {_EXPECTED}")
         counts = [len(by_class[name]) for name in names]
         images[split] = members, np.repeat(np.arange(len(names), dtype=np.int32), counts)
-    return Layout(names, images)
+    return Layout(names, images, splits["test"])
 
 
 def _tell_missing_classes(

@@ -68,14 +68,15 @@ def _check_uniform(name: str, config: models.TransformerConfig, topology: Topolo
     for layer, (heads, channels) in enumerate(zip(topology.heads, topology.channels, strict=True)):
         if heads * config.head_width != config.width:
             raise UserError(
-                f"layer {layer} has {heads} heads of {config.head_width}, together "
-                f"{heads * config.head_width} wide, and in the format {name} they are as wide as "
-                f"the model, {config.width}: {instead}"
+                f"the model is not dense: layer {layer} has {heads} heads of {config.head_width}, "
+                f"together {heads * config.head_width} wide, and in the format {name} they are as "
+                f"wide as the model, {config.width}: {instead}"
             )
         if channels != topology.channels[0]:
             raise UserError(
-                f"layer {layer} has {channels} channels and layer 0 has {topology.channels[0]}, "
-                f"and in the format {name} all layers have equally many: {instead}"
+                f"the model is not dense: layer {layer} has {channels} channels and layer 0 has "
+                f"{topology.channels[0]}, and in the format {name} all layers have equally many: "
+                f"{instead}"
             )
 
 

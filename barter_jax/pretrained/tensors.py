@@ -38,6 +38,10 @@ def locate(path: str | os.PathLike[str]) -> Path:
     pickles = sorted(p for p in path.iterdir() if p.suffix in (".bin", ".pth", ".pt"))
     if pickles:
         raise UserError(_pickle_message(pickles[0]))
+    if (path / "checkpoints").is_dir():
+        raise UserError(
+            f"{path} holds a run that has no model yet: let it train to its first evaluation"
+        )
     raise UserError(f"{path} holds no {FILE}: name the weights' own file")
 
 

@@ -16,7 +16,7 @@ from barter_jax.reporting.read import Run, number
 from barter_jax.reporting.statistics import difference, ranks, spread
 
 # Parts of the wall-clock, as the loop's own clock has them.
-KINDS = ("step", "data", "update", "compile", "evaluation", "checkpoint")
+KINDS = ("step", "data", "update", "start", "compile", "evaluation", "checkpoint")
 # Those that training itself takes: compiling is done once and then comes from disk.
 TRAINING = ("step", "data", "update")
 # What groups are compared with.
@@ -46,7 +46,8 @@ DEFINITIONS = {
     "training_pflops": "training_gflops_per_image x images per step x steps done",
     "seconds": (
         "wall-clock by the loop's own clock: step is what is in no other part; data is waiting for "
-        "batches; update is deciding and resizing; training = step + data + update"
+        "batches; update is deciding and resizing; start is what comes before a process's first "
+        "step; training = step + data + update"
     ),
     "ms_per_step": "seconds of step / steps, in milliseconds",
     "paper": f"the value in {paper.SOURCE} for the same experiment, method and density",

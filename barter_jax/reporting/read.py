@@ -145,7 +145,7 @@ def read(directory: Path) -> Run:
     updates = _topology(directory / "topology.jsonl", problems)
     running = _locked(directory / ".lock")
     if not any(rows.values()) and not running:
-        problems.append("metrics.jsonl is empty or missing")
+        problems.append("metrics.jsonl is missing, or has no line that can be read")
     summary = _summary(directory / "summary.json", problems)
     if summary is None and not running:
         problems += _failure(directory)

@@ -33,11 +33,12 @@ KINDS = {
     "step": "#0072B2",
     "data": "#56B4E9",
     "update": "#D55E00",
+    "start": "#F0E442",
     "compile": "#E69F00",
     "evaluation": "#009E73",
     "checkpoint": "#999999",
 }
-HATCHES = {"data": "//", "compile": "..", "evaluation": "\\\\", "checkpoint": "xx"}
+HATCHES = {"data": "//", "start": "++", "compile": "..", "evaluation": "\\\\", "checkpoint": "xx"}
 
 
 @dataclasses.dataclass(frozen=True)

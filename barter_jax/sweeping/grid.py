@@ -77,7 +77,7 @@ def numbers(flag: str, text: str, kind: type) -> list:
     """
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
-        raise UserError(f"--{flag} is empty: give numbers, as --{flag}=0,1")
+        raise UserError(f"--{flag} is empty: give numbers, with commas between them")
     try:
         return [kind(part) for part in parts]
     except ValueError as error:

@@ -44,7 +44,7 @@ class Paths:
 
 
 def read(paths: Paths, config: config_dict.ConfigDict) -> dict[str, Any]:
-    """The state of a run: `done`, `failed`, `stopped` or `waiting`, with what goes with it.
+    """The state of a run (done, running, failed, stopped or waiting), with what goes with it.
 
     Args:
       paths: where it lies.
@@ -61,6 +61,8 @@ def read(paths: Paths, config: config_dict.ConfigDict) -> dict[str, Any]:
             "macro_f1": test["macro_f1"],
             "seconds": summary["seconds"]["total"],
         }
+    if is_trained(paths.workdir):
+        return {**row, "state": "running"}
     failure = _json(paths.failure)
     if failure:
         return {**row, "state": "failed", **failure}

@@ -6,7 +6,8 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping
 
-KINDS = ("compile", "update", "evaluation", "checkpoint", "data", "step")
+# `start`: what comes before a process's first step. `compile` has its compiling.
+KINDS = ("start", "compile", "update", "evaluation", "checkpoint", "data", "step")
 
 
 class Clock:
@@ -28,6 +29,10 @@ class Clock:
             yield
         finally:
             self._flush(kind)
+
+    def book(self, kind: str) -> None:
+        """Charges the time since the last charge to `kind`."""
+        self._flush(kind)
 
     def seconds(self) -> dict[str, float]:
         """Seconds so far by kind."""

@@ -193,6 +193,7 @@ class Run:
         self.best, self.latest = origin.best, origin.latest
         self.window, self.clock, self.state = origin.window, origin.clock, origin.state
         self.journal = Journal(job, origin.step)
+        self.clock.book("start")
         self._resumed_at = self._saved_at = origin.step
         spent = self.clock.seconds()
         self._step_seconds = spent["step"]
@@ -206,6 +207,7 @@ class Run:
         """Trains to the end; returns the summary."""
         total = self.plan.total_steps
         self._greet()
+        self.clock.book("start")
         number = self._stopped_by(stop)
         if number and self.step < total:
             raise Stopped(number)  # nothing has been done that is not saved
@@ -216,7 +218,10 @@ class Run:
             batch = self._next_batch()
             if self.barter.due(self.step, self.progress):
                 entry = self.update_topology()
-            images, targets = self.inputs.prepare(self.step, batch)
+            # The first call compiles it.
+            first = self.step == self._resumed_at
+            with self.clock.charge("compile") if first else contextlib.nullcontext():
+                images, targets = self.inputs.prepare(self.step, batch)
             self.state, values = entry.train(self.state, images, targets, self.train_key)
             self.step += 1
             self.window.append(values)
@@ -490,16 +495,17 @@ class Run:
         return self.hosts.from_first(self._finish)
 
     def _finish(self) -> dict[str, Any]:
-        self.checkpoints.wait()
-        if not best_model.is_there(self.directory, self.best):
-            books = self.checkpoints.read_bookkeeping(self.best.step)
-            topology = books.progress.topology
-            state = self.checkpoints.restore(
-                self.best.step, state_lib.abstract(self.plan, self.tx, topology)
-            )
-            self._write_model(state, topology)
-        model = compact.load(self.directory)
+        with self.clock.charge("checkpoint"):
+            self.checkpoints.wait()
+            if not best_model.is_there(self.directory, self.best):
+                books = self.checkpoints.read_bookkeeping(self.best.step)
+                topology = books.progress.topology
+                state = self.checkpoints.restore(
+                    self.best.step, state_lib.abstract(self.plan, self.tx, topology)
+                )
+                self._write_model(state, topology)
         with self.clock.charge("evaluation"):
+            model = compact.load(self.directory)
             test = deployed.evaluate(model, self.dataset.test, self.config.data.threads)
         self.journal.metrics(self.step, "test", test)
         summary = records.summary(

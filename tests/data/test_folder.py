@@ -376,6 +376,15 @@ def test_several_classes_without_their_folders_are_counted(tmp_path):
         load(write(tmp_path, files))
 
 
+def test_that_val_is_the_test_split_is_told(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(folder.log, "info", lambda text, *args: told.append(text % args))
+    load(write(tmp_path / "test", animals("test")))
+    assert not any("val/" in text for text in told)
+    assert len(load(write(tmp_path / "val", animals("val"))).test) == 2
+    assert any("val/ is the test split" in text for text in told)
+
+
 def test_files_that_are_left_out_are_told(tmp_path, monkeypatch):
     files = animals() | {"train/cat/x.heic": b"", "train/cat/a/notes.txt": b"", "train/0.png": b""}
     assert warnings_of(write(tmp_path, files | {"notes.txt": b""}), monkeypatch) == [

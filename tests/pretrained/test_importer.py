@@ -235,6 +235,8 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path, monkeypatch):
 def test_other_files_and_places_are_told(tmp_path):
     assert "does not exist" in told(tmp_path / "nowhere")
     assert "holds no model.safetensors" in told(tmp_path)
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    assert "run holds a run that has no model yet" in told(tmp_path / "run")
     (tmp_path / "notes.txt").write_text("no weights at all, but a text of some length\n" * 3)
     assert "not a safetensors file, or damaged" in told(tmp_path / "notes.txt")
     whole = safetensors.numpy.save(made.timm())

@@ -149,7 +149,7 @@ def test_broken_and_odd_runs(tmp_path):
     text = rendered(tmp_path)
     parsed = Parsed(text)
     assert_self_contained(text, parsed)
-    for words in ("config.json is missing", "metrics.jsonl is empty", "sculpt", "not finite"):
+    for words in ("config.json is missing", "metrics.jsonl is missing", "sculpt", "not finite"):
         assert words in parsed.text
 
 

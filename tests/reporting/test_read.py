@@ -80,6 +80,9 @@ def test_steps_to_come(tmp_path, overrides, document, total):
     assert run.progress == ("step 10" if total is None else f"step 10 of {total}")
 
 
+NO_METRICS = "metrics.jsonl is missing, or has no line that can be read"
+
+
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
@@ -88,15 +91,15 @@ def test_steps_to_come(tmp_path, overrides, document, total):
         ("config.json", "[]", "config.json holds no JSON object"),
         ("config.json", '{"config": 3, "versions": {}}', "config.json holds no config"),
         ("config.json", b"\xff\xfe", "config.json cannot be read"),
-        ("metrics.jsonl", None, "metrics.jsonl is empty or missing"),
-        ("metrics.jsonl", "", "metrics.jsonl is empty or missing"),
+        ("metrics.jsonl", None, NO_METRICS),
+        ("metrics.jsonl", "", NO_METRICS),
         ("metrics.jsonl", 'no\n{"step": 1, "split": "train"}\n', "metrics.jsonl, line 1: unread"),
         (
             "metrics.jsonl",
             '{"step": 3, "split": "train", "loss": NaN}\n',
             "not finite, first at step 3",
         ),
-        ("metrics.jsonl", '{"step": 3, "split": ["x"]}\n3\n', "metrics.jsonl is empty or missing"),
+        ("metrics.jsonl", '{"step": 3, "split": ["x"]}\n3\n', NO_METRICS),
         ("topology.jsonl", '{"step": 3}\n', "topology.jsonl has 1 lines without an update"),
         ("topology.jsonl", 'x\n{"step"\n', "topology.jsonl, line 1: unreadable"),
         ("summary.json", '{"steps": 1', "summary.json cannot be read"),

@@ -1,5 +1,6 @@
 """A sweep runs what is not done, records what fails, and goes on after an interruption."""
 
+import fcntl
 import json
 import os
 import pathlib
@@ -83,6 +84,22 @@ def test_a_sweep_leaves_the_devices_to_its_runs(tmp_path):
     assert (row["state"], row["exit_code"]) == ("failed", 2)
     assert "JAX has no device for JAX_PLATFORMS=none_such" in row["error"]
     assert "install" in row["error"] and result.returncode == 1
+
+
+def test_a_file_in_the_place_of_the_directory_is_told(tmp_path):
+    (tmp_path / "s").write_text("mine")
+    for flags in ((), ("--dry_run",)):
+        commands.assert_refused(sweep(tmp_path / "s", *flags), "s is a file: give a directory")
+
+
+def test_a_run_that_another_process_trains_is_not_done(tmp_path):
+    held = tmp_path / "s" / "static-0.5-seed0"
+    held.mkdir(parents=True)
+    with (held / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        result = sweep(tmp_path / "s", "--methods=static")
+    assert result.code == 1 and result.stdout.split() == [held.name, "running"]
+    assert "a process left by an earlier sweep is at it" in result.stderr
 
 
 def test_a_dry_run_starts_nothing(tmp_path):

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import shutil
+import types
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from barter_jax.core import accounting
 from barter_jax.core.topology import UNITS
 from barter_jax.deploy import model as compact
 from barter_jax.errors import RunError, UserError
-from barter_jax.training import console, loop
+from barter_jax.training import clock, console, loop
 from tests.training import commands, tiny
 from tests.training.tiny import ONE_SHAPE
 
@@ -41,7 +42,7 @@ def test_the_summary_says_what_came_of_it(run):
     assert summary["test"].keys() == {"loss", "accuracy", "macro_f1", "images"}
     assert summary["test"]["images"] == 359
     seconds = summary["seconds"]
-    kinds = {"compile", "update", "evaluation", "checkpoint", "data", "step"}
+    kinds = {"start", "compile", "update", "evaluation", "checkpoint", "data", "step"}
     assert seconds.keys() == kinds | {"total"}
     assert seconds["total"] == pytest.approx(sum(seconds[kind] for kind in kinds), abs=0.01)
     assert all(value >= 0 for value in seconds.values()) and seconds["step"] > 0
@@ -155,6 +156,34 @@ def test_padding_changes_no_decision(run, tmp_path):
         assert block["attention"]["out"]["kernel"].shape[0] == heads
         assert block["mlp"]["fc2"]["kernel"].shape[0] == channels
     assert json.loads((tmp_path / "summary.json").read_text())["compiled"]["shapes"] == 1
+
+
+def test_only_what_every_step_takes_is_charged_to_the_steps(tmp_path, monkeypatch):
+    """Not what comes before the first one, nor the compiling that its first call does."""
+    now = [0.0]
+    monkeypatch.setattr(clock, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def takes(owner, name, *seconds):
+        original, left = getattr(owner, name), list(seconds)
+
+        def slow(*args, **kwargs):
+            now[0] += left.pop(0)
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, slow)
+
+    takes(loop.Journal, "__init__", 100)
+    takes(loop.Run, "_greet", 1000)
+    takes(loop.Inputs, "prepare", 10, *[1] * (tiny.STEPS - 1))
+    takes(compact, "load", 5000)
+    seconds = tiny.train(tiny.config(), tmp_path)["seconds"]
+    assert {kind: value for kind, value in seconds.items() if value} == {
+        "start": 1100,
+        "compile": 10,
+        "step": tiny.STEPS - 1,
+        "evaluation": 5000,
+        "total": 1110 + tiny.STEPS - 1 + 5000,
+    }
 
 
 def test_static_moves_nothing(tmp_path):

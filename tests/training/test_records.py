@@ -38,8 +38,13 @@ def test_seconds_are_charged_to_what_they_went_into(now):
     assert seconds == {**dict.fromkeys(KINDS, 0.0), "step": 21.0, "data": 2.0, "compile": 13.0}
     assert sum(seconds.values()) == 31 + 5
     assert clock.seconds() == seconds
+    now[0] += 32
+    clock.book("start")
+    now[0] += 64
+    assert clock.seconds() == {**seconds, "start": 32.0, "step": 21.0 + 64}
+    seconds = clock.seconds()
     seconds["step"] = 0
-    assert clock.seconds()["step"] == 21
+    assert clock.seconds()["step"] == 21 + 64
 
 
 # --- console -----------------------------------------------------------------------------------
