@@ -12,6 +12,7 @@ import keyword
 import logging
 import os
 import re
+import select
 import signal
 import sys
 import traceback
@@ -94,6 +95,8 @@ def _guard(call: Callable[[], Any]) -> Any:
         sys.stdout.flush()
         return result
     except BrokenPipeError:
+        if not _nobody_reads():
+            raise
         # Whoever read the output, as `head`, has had enough. What Python still holds goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
@@ -109,6 +112,13 @@ def _guard(call: Callable[[], Any]) -> Any:
         if reason is None:
             raise
         _fail(2, reason)
+
+
+def _nobody_reads() -> bool:
+    """Whether standard output is a pipe whose other end is closed."""
+    poller = select.poll()
+    poller.register(sys.stdout, 0)
+    return bool(poller.poll(0))
 
 
 def _fail(code: int, message: object) -> None:

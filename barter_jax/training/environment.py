@@ -36,7 +36,12 @@ def describe(dtype: str, torch_version: str | None) -> dict[str, Any]:
 
 
 def no_device() -> str | None:
-    """Why JAX has no device to compute on, in one line that says what to do, or None if it has."""
+    """Why JAX has no device to compute on, in one line that says what to do, or None if it has.
+
+    Of several processes it is not asked: they would wait for each other to tell of their devices.
+    """
+    if jax.distributed.is_initialized():
+        return None
     try:
         jax.devices()
     # JAX asserts where it knows of a platform whose package is not installed.
