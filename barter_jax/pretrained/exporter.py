@@ -64,17 +64,19 @@ def export(card: Card, params: Any, name: str) -> tuple[dict[str, np.ndarray], d
 
 def _check_uniform(name: str, config: models.TransformerConfig, topology: Topology) -> None:
     """Their attention is as wide as the model, and their layers have equally many channels."""
+    dense = Topology((config.heads,) * config.layers, (config.channels,) * config.layers)
+    what = "" if topology == dense else "the model is not dense: "
     instead = "the formats safetensors and stablehlo take it as it is"
     for layer, (heads, channels) in enumerate(zip(topology.heads, topology.channels, strict=True)):
         if heads * config.head_width != config.width:
             raise UserError(
-                f"the model is not dense: layer {layer} has {heads} heads of {config.head_width}, "
+                f"{what}layer {layer} has {heads} heads of {config.head_width}, "
                 f"together {heads * config.head_width} wide, and in the format {name} they are as "
                 f"wide as the model, {config.width}: {instead}"
             )
         if channels != topology.channels[0]:
             raise UserError(
-                f"the model is not dense: layer {layer} has {channels} channels and layer 0 has "
+                f"{what}layer {layer} has {channels} channels and layer 0 has "
                 f"{topology.channels[0]}, and in the format {name} all layers have equally many: "
                 f"{instead}"
             )

@@ -24,22 +24,19 @@ class Clock:
     @contextlib.contextmanager
     def charge(self, kind: str) -> Iterator[None]:
         """Charges the time inside to `kind`, and the time up to here to `step`. Does not nest."""
-        self._flush("step")
+        self.book("step")
         try:
             yield
         finally:
-            self._flush(kind)
-
-    def book(self, kind: str) -> None:
-        """Charges the time since the last charge to `kind`."""
-        self._flush(kind)
+            self.book(kind)
 
     def seconds(self) -> dict[str, float]:
         """Seconds so far by kind."""
-        self._flush("step")
+        self.book("step")
         return dict(self._seconds)
 
-    def _flush(self, kind: str) -> None:
+    def book(self, kind: str) -> None:
+        """Charges the time since anything was last charged to `kind`."""
         now = time.perf_counter()
         self._seconds[kind] += now - self._since
         self._since = now

@@ -106,15 +106,14 @@ def _newest(checkpoints: Checkpoints) -> dict[str, Any] | None:
 
 def _beginning(job: Job, inputs: Inputs) -> Origin:
     clock = Clock({})
-    with clock.charge("update"):
-        params = None
-        if job.config.init["from"]:
-            fitted = job.fitted or start.read(
-                job.config, job.plan, job.dataset.class_names, job.identity
-            )
-            params = start.parameters(job.config, job.plan, inputs, fitted)
-            # Rounding may differ from host to host, and with it a choice of units.
-            params = job.hosts.tree_from_first(params)
+    params = None
+    if job.config.init["from"]:
+        fitted = job.fitted or start.read(
+            job.config, job.plan, job.dataset.class_names, job.identity
+        )
+        params = start.parameters(job.config, job.plan, inputs, fitted)
+        # Rounding may differ from host to host, and with it a choice of units.
+        params = job.hosts.tree_from_first(params)
     state, progress = state_lib.initial(
         job.plan, job.barter, job.tx, job.config.seed, params, start.mask_selection(job.config)
     )

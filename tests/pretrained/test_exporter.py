@@ -106,10 +106,10 @@ CCT = CCTConfig(layers=3, **made.SIZES)
     ("config", "topology", "name", "line"),
     [
         (VIT, Topology((3, 2, 3), (10,) * 3), "timm",
-         "layer 1 has 2 heads of 4, together 8 wide, and in the format timm they are as wide as "
-         "the model, 12"),
+         "the model is not dense: layer 1 has 2 heads of 4, together 8 wide, and in the format "
+         "timm they are as wide as the model, 12"),
         (VIT, Topology((3,) * 3, (10, 10, 9)), "huggingface",
-         "layer 2 has 9 channels and layer 0 has 10"),
+         "the model is not dense: layer 2 has 9 channels and layer 0 has 10"),
         (CCT, Topology((2,) * 3, (10,) * 3), "cct", "layer 0 has 2 heads"),
         (VIT, Topology((3,) * 3, (10,) * 3), "cct",
          "the model is a vit, and the format cct is for a cct"),
@@ -121,3 +121,9 @@ CCT = CCTConfig(layers=3, **made.SIZES)
 )  # fmt: skip
 def test_what_a_format_cannot_hold_is_told(config, topology, name, line):
     assert line in told(config, topology, name)
+
+
+def test_a_dense_model_with_narrow_attention_is_not_called_compact():
+    narrow = dataclasses.replace(VIT, heads=2)
+    said = told(narrow, Topology((2,) * 3, (10,) * 3), "timm")
+    assert said.startswith("layer 0 has 2 heads of 4, together 8 wide")
